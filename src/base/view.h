@@ -1,0 +1,39 @@
+// Questions that kernels and checks ask of a View.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "eitri/types.hpp"
+
+namespace eitri {
+
+/// Row-major without gaps (extents of 1 ignored). Empty tensors are contiguous.
+bool is_contiguous(const View& view);
+/// The last dimension has stride 1 (or extent <= 1).
+bool has_unit_inner_stride(const View& view);
+/// Bytes from `data` to one past the last addressed element; 0 for an empty view. Negative strides are refused by check_view.
+int64_t span_bytes(const View& view);
+/// The byte where element `index` of dimension 0 starts (sub-byte types: the stride must be even).
+void* row(const View& view, int64_t index);
+/// The view without dimension 0, at `index`.
+View slice(const View& view, int64_t index);
+/// Rows [begin, end) of dimension 0.
+View rows(const View& view, int64_t begin, int64_t end);
+
+/// What every operator checks first: rank, non-negative extents, extent x stride within 2^62, data not null when
+/// non-empty, alignment to the element, unit inner stride for packed dtypes. `op` and `arg` go into the message.
+void check_view(const View& view, const char* op, const char* arg, int rank);
+
+/// True when the two address ranges overlap.
+bool overlap(const View& a, const View& b);
+
+/// Reads / writes one element as double, converting by the numerics contract. For references, tests and tools only.
+double load(const View& view, std::initializer_list<int64_t> index);
+void store(const View& view, std::initializer_list<int64_t> index, double value);
+/// The same by linear index over a contiguous run starting at `row_pointer`.
+double load_at(const void* data, DType dtype, int64_t index);
+void store_at(void* data, DType dtype, int64_t index, double value);
+
+}  // namespace eitri
