@@ -1,0 +1,69 @@
+// The C++ face of Eitri. Every function checks its arguments, picks the best kernel for the problem and machine, and
+// runs it on the calling thread's OpenMP team. Throws eitri::Error. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "eitri/ops.hpp"
+#include "eitri/types.hpp"
+
+namespace eitri {
+
+#if defined(__GNUC__)
+#define EITRI_EXPORT __attribute__((visibility("default")))
+#else
+#define EITRI_EXPORT
+#endif
+
+EITRI_EXPORT void gemm(const GemmArgs& args);
+EITRI_EXPORT void grouped_gemm(const GroupedGemmArgs& args);
+EITRI_EXPORT void quantize(const QuantizeArgs& args);
+EITRI_EXPORT void activation(const ActivationArgs& args);
+EITRI_EXPORT void topk_gating(const TopkGatingArgs& args);
+EITRI_EXPORT void moe_sort(const MoeSortArgs& args);
+EITRI_EXPORT void moe_combine(const MoeCombineArgs& args);
+EITRI_EXPORT void fused_moe(const FusedMoeArgs& args);
+
+/// Packed weight formats. `panel32` is Eitri's own: one layout for every m, every x86 kernel reads it. `onednn` is what
+/// oneDNN wants for about `m_hint` rows; it is not for storage and only the library rows read it.
+enum class PackFormat : uint8_t { panel32, onednn };
+struct PackArgs {
+  View weights;                       // [n, k] or [experts, n, k], f32, bf16, f16 or i8
+  GateLayout gate = GateLayout::none;  // of a w1: gate and up rows are then packed side by side
+  PackFormat format = PackFormat::panel32;
+  int64_t m_hint = 1;                 // onednn only
+};
+/// Bytes that pack_weights writes, 64-byte header included.
+EITRI_EXPORT size_t packed_bytes(const PackArgs& args);
+/// Packs into `buffer` (64-byte aligned, packed_bytes() long) and returns a View of it: layout packed, logical shape kept.
+EITRI_EXPORT View pack_weights(const PackArgs& args, void* buffer);
+/// Wraps a packed buffer made earlier (e.g. mapped from a file). Refuses foreign, truncated or newer formats.
+EITRI_EXPORT View packed_view(const void* buffer, size_t bytes);
+
+/// A route that the caller keeps: the choice is made once, `run` only checks and launches.
+template <class Args> class EITRI_EXPORT Plan {
+ public:
+  explicit Plan(const Args& args);
+  ~Plan();
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+  /// Same problem (shapes, dtypes, layouts) as at construction, other pointers; anything else is refused.
+  void run(const Args& args) const;
+  std::string_view kernel() const;
+  size_t workspace_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Every kernel of the operator, supported or why not, the chosen one and why. `problem` as "m=1,n=4096,..."; fields
+/// left out take their defaults.
+EITRI_EXPORT std::string explain(std::string_view op, std::string_view problem);
+EITRI_EXPORT std::string explain_json(std::string_view op, std::string_view problem);
+EITRI_EXPORT std::string_view version();
+
+}  // namespace eitri

@@ -1,0 +1,167 @@
+// Arguments of every operator. A View that is not given (default-constructed) means "absent"; extents may be 0.
+// Row-major shapes in brackets. m n k tokens hidden inter experts top_k as in the glossary of ARCHITECTURE.md.
+#pragma once
+
+#include "eitri/types.hpp"
+
+namespace eitri {
+
+/// Gated kinds (swiglu, situv2 always; silu, gelu when a gate layout is given) compute f(gate, up), others f(x).
+/// silu: g*sigmoid(g)*u. gelu: the erf form. gelu_tanh: the tanh form. swiglu (gpt-oss): g' = min(g, limit),
+/// u' = clamp(u, +-limit), g'*sigmoid(alpha*g')*(u'+1). situv2: beta*tanh(g/beta)*sigmoid(g)*linear_beta*tanh(u/linear_beta).
+enum class ActivationKind : uint8_t { none, relu, silu, gelu, gelu_tanh, swiglu, situv2 };
+
+struct ActivationParams {
+  ActivationKind kind = ActivationKind::none;
+  float limit = 0;          // silu: gate <= limit and |up| <= limit before the activation; swiglu: the clamp; 0 = no clamp
+  float alpha = 1.702f;     // swiglu
+  float beta = 4.0f;        // situv2
+  float linear_beta = 25.0f;  // situv2
+  bool operator==(const ActivationParams&) const = default;
+};
+
+/// Where gate and up rows lie in a weight of 2*inter rows.
+enum class GateLayout : uint8_t {
+  none,         // no gate: inter rows (g1u0)
+  separated,    // rows [0, inter) gate, [inter, 2*inter) up
+  interleaved,  // gate and up rows alternate
+};
+
+/// Granularity of quantisation scales, of activations and of weights (peer-compatible names).
+enum class Quant : uint8_t { none, per_tensor, per_token, per_1x32, per_1x128, per_128x128 };
+
+/// c[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
+/// With a gate layout, b has 2*n_out rows and c has n_out columns: c = act(gate, up).
+/// dtypes: a, b both f32, bf16 or f16, or both i8 (then both scales are required); c f32, bf16 or f16.
+struct GemmArgs {
+  View a;        // [m, k] or [batch, m, k]
+  View b;        // [n, k] or [batch, n, k]; strided or packed by pack_weights
+  View c;        // [m, n] or [batch, m, n]
+  View bias;     // f32 or dtype of c, [n] or [batch, n]
+  View a_scale;  // f32 [m] or [batch, m]
+  View b_scale;  // f32 [n] or [batch, n]
+  ActivationParams activation = {};
+  GateLayout gate = GateLayout::none;
+};
+
+/// A gemm per expert over rows that `moe_sort` has grouped. For each sorted position p that is no padding, with expert
+/// e and a-row r (the token of p when gather == token, else p itself):
+/// c[p, n] = act(row_weight[p] * sum_k(a[r, k] * b[e, n, k]) * a_scale[r] * b_scale[e, n] + bias[e, n]).
+/// Rows of c at padding positions and beyond num_valid are not written.
+enum class Gather : uint8_t { token, position };
+struct GroupedGemmArgs {
+  View a;           // [rows, k]
+  View b;           // [experts, n, k]
+  View c;           // [max_padded, n]
+  View bias;        // f32 [experts, n]
+  View a_scale;     // f32 [rows]
+  View b_scale;     // f32 [experts, n]
+  View row_weight;  // f32 [max_padded]
+  View sorted_ids;         // i32 [max_padded], of moe_sort
+  View sorted_expert_ids;  // i32 [max_blocks]
+  View num_valid;          // i32 [2]
+  int64_t tokens = 0;      // rows of the token matrix that sorted_ids index; an id >= tokens is padding
+  int64_t block = 32;
+  Gather gather = Gather::token;
+  ActivationParams activation = {};
+  GateLayout gate = GateLayout::none;
+};
+
+/// q = round(x / scale), scale = amax / max of q's dtype, per row (Quant::per_token). See base/numeric.h for the rules.
+/// With sorted_ids, rows at padding positions are neither read nor written.
+struct QuantizeArgs {
+  View x;      // f32, bf16, f16 [rows, cols]
+  View q;      // i8 [rows, cols]
+  View scale;  // f32 [rows]
+  Quant quant = Quant::per_token;
+  View sorted_ids;  // i32 [rows], optional
+  View num_valid;   // i32 [2], with sorted_ids
+  int64_t tokens = 0;
+};
+
+/// out = act(x); with a gate layout x has 2*inter columns. An i8 out is quantised per row into `scale`.
+struct ActivationArgs {
+  View x;      // f32, bf16, f16 [rows, inter] or [rows, 2*inter]
+  View out;    // f32, bf16, f16 or i8 [rows, inter]
+  View scale;  // f32 [rows], with an i8 out
+  ActivationParams activation = {};
+  GateLayout gate = GateLayout::none;
+  View sorted_ids;  // as in QuantizeArgs
+  View num_valid;
+  int64_t tokens = 0;
+};
+
+enum class Score : uint8_t { softmax, sigmoid, sqrt_softplus };
+enum class Renormalize : uint8_t { no, yes };
+/// Router: scores = score(logits); experts are chosen by scores + correction_bias, within the best topk_groups of
+/// `groups` groups when groups > 1 (a group's rank is the sum of its two best biased scores, or its best score without
+/// bias); weights are the unbiased scores, divided by their sum with Renormalize::yes, times scale. NaN counts as -inf;
+/// ties go to the lowest id; ids are distinct; slots are ordered by descending choice score.
+struct TopkGatingArgs {
+  View logits;           // f32, bf16, f16 [tokens, experts]
+  View correction_bias;  // f32 [experts], optional
+  View weights;          // f32 [tokens, top_k]
+  View ids;              // i32 [tokens, top_k]
+  Score score = Score::softmax;
+  Renormalize renormalize = Renormalize::no;
+  float scale = 1;
+  int groups = 1;
+  int topk_groups = 1;
+};
+
+/// Groups (token, slot) pairs by expert; layout bit for bit that of AITER's moe_sorting. max_padded =
+/// tokens*top_k + experts*block - top_k, max_blocks = ceil(max_padded / block), experts = global count.
+struct MoeSortArgs {
+  View topk_ids;           // i32 [tokens, top_k]
+  View topk_weights;       // f32 [tokens, top_k]
+  View expert_mask;        // i32 [experts] of 0 and 1, optional (expert parallelism)
+  View num_local_tokens;   // i32 [1], optional: rows from there on are ignored
+  View sorted_ids;         // out i32 [max_padded]: (slot << 24) | token; padding (top_k << 24) | tokens
+  View sorted_weights;     // out f32 [max_padded]; 0 at padding
+  View sorted_expert_ids;  // out i32 [max_blocks]: local expert of each block; -1 beyond the last used block
+  View num_valid;          // out i32 [2]: positions used, tokens considered
+  View reverse;            // out i32 [tokens, top_k], optional: sorted position of each pair, -1 when it has none
+  int64_t experts = 0;
+  int64_t block = 32;
+};
+
+/// out[t] = sum_slot(weights[t, slot] * y[reverse[t, slot]]) + shared[t], slots in ascending order; a slot whose
+/// reverse is -1 adds nothing.
+struct MoeCombineArgs {
+  View y;        // f32, bf16, f16 [rows, hidden]
+  View reverse;  // i32 [tokens, top_k]
+  View weights;  // f32 [tokens, top_k], optional (absent: 1)
+  View shared;   // dtype of y [tokens, hidden], optional
+  View out;      // f32, bf16, f16 [tokens, hidden]
+};
+
+/// Which stage the routing weight multiplies: the sums of stage 1 before bias and activation (Llama 4), or stage 2.
+enum class WeightStage : uint8_t { first, second };
+/// A mixture-of-experts feed-forward block:
+/// out[t] = sum_slot(w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e])) (+ shared expert), e = topk_ids[t, slot].
+/// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
+/// per token, twice); out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
+struct FusedMoeArgs {
+  View x;             // [tokens, hidden]
+  View w1;            // [local_experts, 2*inter or inter, hidden], strided or packed
+  View w2;            // [local_experts, hidden, inter]
+  View topk_weights;  // f32 [tokens, top_k]
+  View topk_ids;      // i32 [tokens, top_k], global ids
+  View out;           // [tokens, hidden]
+  View w1_scale;      // f32 [local_experts, 2*inter or inter]
+  View w2_scale;      // f32 [local_experts, hidden]
+  View x_scale;       // f32 [tokens], with an i8 x
+  View bias1;         // f32 [local_experts, 2*inter or inter]
+  View bias2;         // f32 [local_experts, hidden]
+  View expert_mask;       // i32 [experts]
+  View num_local_tokens;  // i32 [1]; rows of out from there on become 0
+  View shared_w1;         // [2*shared_inter or shared_inter, hidden], weight 1 for every token
+  View shared_w2;         // [hidden, shared_inter]
+  View shared_w1_scale;   // f32
+  View shared_w2_scale;   // f32
+  ActivationParams activation = {.kind = ActivationKind::silu};
+  GateLayout gate = GateLayout::separated;
+  WeightStage weight_stage = WeightStage::second;
+};
+
+}  // namespace eitri
