@@ -1,0 +1,71 @@
+// Makes the tensors of a problem: Op::make(problem, maker) asks for each argument by name, so that tests, benchmarks and
+// the tuner build the same call from the same Problem, each with its own surroundings (guards, strides, cold rings).
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/memory.h"
+#include "base/view.h"
+
+namespace eitri {
+
+/// What input elements look like. Real data, never zeros: zeros flatter matrix units.
+enum class Fill : uint8_t {
+  normal,    // N(0, 1) for activations
+  weight,    // N(0, 1/sqrt(last extent))
+  code,      // integers of a quantised tensor, whole range
+  scale,     // positive, about 1e-2, varied
+  probability,  // (0, 1]
+  zero,
+};
+
+struct MakerOptions {
+  uint64_t seed = 1;
+  bool guards = false;      // 4 KiB canaries before and after every tensor
+  bool strided = false;     // rows longer than needed, the gap filled with NaN bits
+  bool poison = true;       // outputs start as NaN bits
+};
+
+class Maker {
+ public:
+  explicit Maker(MakerOptions options = {}) : options_(options), rng_(options.seed) {}
+  Maker(const Maker&) = delete;
+
+  View input(const char* name, DType dtype, std::initializer_list<int64_t> shape, Fill fill);
+  /// A contiguous input even under `strided`: packed weights, index lists.
+  View dense(const char* name, DType dtype, std::initializer_list<int64_t> shape, Fill fill);
+  View output(const char* name, DType dtype, std::initializer_list<int64_t> shape);
+  /// Raw, 64-byte aligned, owned bytes (packed weights).
+  std::byte* raw(const char* name, size_t bytes);
+
+  std::mt19937_64& rng() { return rng_; }
+  const MakerOptions& options() const { return options_; }
+
+  /// "" when every canary and every gap between rows of outputs is untouched, else what was overwritten.
+  std::string damage() const;
+  /// Fills the outputs with the poison again.
+  void poison_outputs();
+
+ private:
+  struct Tensor {
+    std::string name;
+    View view;
+    bool is_output = false;
+    Buffer buffer;
+    size_t lead = 0;   // bytes before the tensor (guard)
+    size_t bytes = 0;  // span of the tensor, gaps included
+  };
+  View place(const char* name, DType dtype, std::initializer_list<int64_t> shape, bool gaps, bool is_output);
+  void fill(const View& view, Fill how);
+
+  MakerOptions options_;
+  std::mt19937_64 rng_;
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+};
+
+}  // namespace eitri

@@ -1,0 +1,95 @@
+// An operator: the concept every src/ops/<op>/<op>.h fulfils, and the one path that every call takes.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "dispatch/kernel.h"
+#include "dispatch/maker.h"
+#include "dispatch/oracle.h"
+#include "dispatch/route.h"
+#include "dispatch/trace.h"
+
+namespace eitri {
+
+/// A problem that tests or benchmarks run. `note` says what it is for ("prime extents", "B01").
+template <class P> struct Case {
+  P problem;
+  const char* note = "";
+};
+template <class P> struct Cases {
+  std::vector<Case<P>> test;
+  std::vector<Case<P>> bench;
+};
+/// An output of a call, for the harness and EITRI_CHECK.
+struct Output {
+  const char* name;
+  View view;
+};
+
+template <class Op>
+concept Operator = requires(const typename Op::Args& args, const typename Op::Problem& problem, Maker& maker,
+                            const Kernel<Op>& kernel, Oracle* oracle) {
+  { Op::name } -> std::convertible_to<const char*>;
+  { Op::check(args) } -> std::same_as<typename Op::Problem>;     // the only validation; throws Error
+  { Op::empty(problem) } -> std::same_as<bool>;                  // some extent is 0: the reference serves it
+  { Op::reference(args, oracle) };                               // double arithmetic; fills *oracle unless null
+  { Op::outputs(args) } -> std::same_as<std::vector<Output>>;
+  { Op::tolerance(problem) } -> std::same_as<std::vector<Tolerance>>;  // one per output
+  { Op::cost(problem) } -> std::same_as<Cost>;
+  { Op::cases() } -> std::same_as<Cases<typename Op::Problem>>;
+  { Op::make(problem, maker) } -> std::same_as<typename Op::Args>;
+  { Op::kernels() } -> std::same_as<std::span<const Kernel<Op>>>;  // best first, the reference last
+  problem == problem;
+};
+
+namespace detail {
+/// Compares the outputs of a finished call with the reference; throws Error{internal} naming kernel and element.
+template <Operator Op> void verify(const typename Op::Args& args, const typename Op::Problem& problem, const char* kernel) {
+  Oracle oracle;
+  std::vector<std::vector<std::byte>> saved;
+  const auto outputs = Op::outputs(args);
+  for (const Output& o : outputs) {
+    const auto* p = static_cast<const std::byte*>(o.view.data);
+    saved.emplace_back(p, p + span_bytes(o.view));
+  }
+  Op::reference(args, &oracle);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    std::copy(saved[i].begin(), saved[i].end(), static_cast<std::byte*>(outputs[i].view.data));
+  const auto tolerance = Op::tolerance(problem);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Verdict v = judge(outputs[i].view, oracle[i], tolerance[i], outputs[i].name);
+    if (!v.ok) fail(Code::internal, str(Op::name, ": ", kernel, " differs from the reference at ", key_of(problem), ": ", v.first));
+  }
+}
+
+template <Operator Op>
+void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+  WorkspaceScope workspace(route.workspace);
+  Launch launch{*route.device, max_threads(), workspace.data(), route.workspace};
+  route.launches->fetch_add(1, std::memory_order_relaxed);
+  if (Trace* trace = Trace::current(); trace == nullptr) [[likely]] {
+    route.kernel->launch(args, problem, route.config, launch);
+  } else {
+    const size_t step = trace->begin();
+    route.kernel->launch(args, problem, route.config, launch);
+    const Cost cost = Op::cost(problem);
+    trace->end(step, {.op = Op::name, .kernel = route.kernel->name, .family = route.kernel->family,
+                      .problem = key_of(problem), .flops = cost.flops, .bytes = cost.bytes, .math = cost.math});
+  }
+  if (check_calls()) verify<Op>(args, problem, route.kernel->name);
+}
+}  // namespace detail
+
+/// One call, top to bottom: check, route, launch.
+template <Operator Op> void call(const typename Op::Args& args) {
+  const typename Op::Problem problem = Op::check(args);
+  if (Op::empty(problem)) {
+    Op::reference(args, nullptr);
+    return;
+  }
+  detail::launch<Op>(route<Op>(problem), args, problem);
+}
+
+}  // namespace eitri

@@ -1,0 +1,175 @@
+// From a problem to a kernel: forced > route cache > tuned row > predicted by the rows' cost models > reference.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/threads.h"
+#include "dispatch/database.h"
+#include "dispatch/kernel.h"
+
+namespace eitri {
+
+enum class Origin : uint8_t { forced, tuned, predicted };
+std::span<const char* const> enum_names(Origin);
+
+template <class Op> struct Route {
+  const Kernel<Op>* kernel = nullptr;
+  const Device* device = nullptr;
+  Config config = {};
+  Origin origin = Origin::predicted;
+  double predicted_us = 0;
+  size_t workspace = 0;
+  std::atomic<int64_t>* launches = nullptr;
+};
+
+/// The kernel that EITRI_FORCE or a ForceScope names for the op; empty when none. Never names an unknown kernel.
+std::string forced_kernel(std::string_view op);
+/// True when an op has any forced kernel at all (cheap).
+/// Forces op=kernel for the whole process until destroyed; the name is checked against `known` by the caller (force<Op>).
+class ForceScope {
+ public:
+  ForceScope(std::string op, std::string kernel);
+  ~ForceScope();
+  ForceScope(const ForceScope&) = delete;
+  ForceScope& operator=(const ForceScope&) = delete;
+
+ private:
+  std::string op_, before_;
+};
+
+/// EITRI_CHECK: every call is compared with the reference.
+bool check_calls();
+
+/// Counters, by name: "gemm.x86_amx.panel" -> launches, "route.hit", "route.miss", "tuned.skipped".
+std::atomic<int64_t>& counter(std::string_view name);
+std::vector<std::pair<std::string, int64_t>> counters();
+
+/// One row asked about one problem.
+template <class Op> struct Candidate {
+  const Kernel<Op>* kernel;
+  Support support;
+  Guess guess;
+  const TunedRow* tuned = nullptr;
+};
+
+/// Every row with its answer, in table order. Pure: used by route() on a miss and by explain().
+template <class Op> std::vector<Candidate<Op>> candidates(const typename Op::Problem& problem, const Device& device) {
+  std::vector<Candidate<Op>> out;
+  for (const Kernel<Op>& kernel : Op::kernels()) {
+    Candidate<Op> c{&kernel, target_runs_on(kernel.target, device), {}, nullptr};
+    if (c.support) c.support = kernel.supports(problem, device);
+    if (c.support) c.guess = kernel.guess(problem, device);
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+template <class Op> [[noreturn]] void fail_unsupported(const typename Op::Problem& problem, const std::vector<Candidate<Op>>& all) {
+  std::string reasons;
+  for (const auto& c : all) reasons += str("\n  ", c.kernel->name, ": ", c.support.ok ? "supported" : c.support.reason);
+  fail(Code::unsupported, str(Op::name, ": no kernel takes ", key_of(problem), reasons));
+}
+
+/// The choice, made anew. `why` (may be null) receives one sentence for explain.
+template <class Op>
+Route<Op> choose(const typename Op::Problem& problem, const Device& device, std::vector<Candidate<Op>>& all, std::string* why) {
+  const Candidate<Op>* best = nullptr;
+  Route<Op> route{.device = &device};
+  const auto say = [&](auto&&... parts) { if (why != nullptr) *why = str(parts...); };
+  if (const std::string forced = forced_kernel(Op::name); !forced.empty()) {
+    for (const auto& c : all) if (forced == c.kernel->name) best = &c;
+    if (best == nullptr) {
+      std::string known;
+      for (const auto& c : all) known += str(known.empty() ? "" : ", ", c.kernel->name);
+      fail(Code::invalid_argument, str(Op::name, ": forced kernel is ", forced, "; expected one of ", known));
+    }
+    if (!best->support.ok)
+      fail(Code::unsupported, str(Op::name, ": forced kernel ", forced, " does not take ", key_of(problem), ": ", best->support.reason));
+    route.config = best->guess.config;
+    route.origin = Origin::forced;
+    say("forced");
+  }
+  if (best == nullptr) {
+    for (const TunedRow* row : tuned_rows(Op::name, device, hash_of(problem), key_of(problem))) {
+      Candidate<Op>* match = nullptr;
+      for (auto& c : all) if (row->kernel == c.kernel->name) match = &c;
+      std::string reason;
+      if (match == nullptr) reason = "unknown kernel";
+      else if (!match->support.ok) reason = match->support.reason;
+      else if (parse_config(row->config, match->kernel->knobs, route.config, reason)) {
+        match->tuned = row;
+        best = match;
+        route.origin = Origin::tuned;
+        say("tuned: ", row->us, " us, rank ", row->rank, ", ", row->origin);
+        break;
+      }
+      counter("tuned.skipped").fetch_add(1, std::memory_order_relaxed);
+      skipped_row(*row, reason);
+    }
+  }
+  if (best == nullptr) {
+    for (const auto& c : all)
+      if (c.support.ok && (best == nullptr || c.guess.us < best->guess.us)) best = &c;
+    if (best == nullptr) fail_unsupported<Op>(problem, all);
+    route.config = best->guess.config;
+    say("cost model: ", best->guess.us, " us is the least of the supported rows");
+  }
+  route.kernel = best->kernel;
+  route.predicted_us = best->guess.us;
+  route.workspace = best->kernel->workspace == nullptr ? 0 : best->kernel->workspace(problem, route.config, device);
+  route.launches = &counter(best->kernel->name);
+  return route;
+}
+
+/// Looks the problem up; a miss asks every row once. < 100 ns when cached. The reference stays valid until the calling
+/// thread's next generation change, so use it at once (Plan copies it).
+template <class Op> const Route<Op>& route(const typename Op::Problem& problem) {
+  using Problem = typename Op::Problem;
+  struct Slot {
+    Problem problem;
+    std::shared_ptr<const Route<Op>> route;
+    uint32_t generation = 0;
+  };
+  struct Shared {
+    std::shared_mutex mutex;
+    uint32_t generation = 0;
+    struct Hash { size_t operator()(const Problem& p) const { return hash_of(p); } };
+    std::unordered_map<Problem, std::shared_ptr<const Route<Op>>, Hash> map;
+  };
+  constexpr size_t kSlots = 256;  // per thread and op, direct mapped: no lock and no pointer chase on a hit
+  static thread_local std::array<Slot, kSlots> slots;
+  static Shared shared;
+  const uint32_t generation = route_generation();
+  Slot& slot = slots[hash_of(problem) % kSlots];
+  if (slot.route != nullptr && slot.generation == generation && slot.problem == problem) [[likely]] return *slot.route;
+
+  std::shared_ptr<const Route<Op>> found;
+  {
+    std::shared_lock lock(shared.mutex);
+    if (shared.generation == generation)
+      if (const auto it = shared.map.find(problem); it != shared.map.end()) found = it->second;
+  }
+  if (found == nullptr) {
+    counter("route.miss").fetch_add(1, std::memory_order_relaxed);
+    const Device& device = cpu_device();
+    auto all = candidates<Op>(problem, device);
+    found = std::make_shared<const Route<Op>>(choose<Op>(problem, device, all, nullptr));
+    std::unique_lock lock(shared.mutex);
+    if (shared.generation != generation) {
+      shared.map.clear();
+      shared.generation = generation;
+    }
+    if (shared.map.size() > 65536) shared.map.clear();  // bounded; a server with ragged shapes refills it
+    shared.map.emplace(problem, found);
+  }
+  slot = {problem, std::move(found), generation};
+  return *slot.route;
+}
+
+}  // namespace eitri
