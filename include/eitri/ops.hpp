@@ -6,30 +6,6 @@
 
 namespace eitri {
 
-/// Gated kinds (swiglu, situv2 always; silu, gelu when a gate layout is given) compute f(gate, up), others f(x).
-/// silu: g*sigmoid(g)*u. gelu: the erf form. gelu_tanh: the tanh form. swiglu (gpt-oss): g' = min(g, limit),
-/// u' = clamp(u, +-limit), g'*sigmoid(alpha*g')*(u'+1). situv2: beta*tanh(g/beta)*sigmoid(g)*linear_beta*tanh(u/linear_beta).
-enum class ActivationKind : uint8_t { none, relu, silu, gelu, gelu_tanh, swiglu, situv2 };
-
-struct ActivationParams {
-  ActivationKind kind = ActivationKind::none;
-  float limit = 0;          // silu: gate <= limit and |up| <= limit before the activation; swiglu: the clamp; 0 = no clamp
-  float alpha = 1.702f;     // swiglu
-  float beta = 4.0f;        // situv2
-  float linear_beta = 25.0f;  // situv2
-  bool operator==(const ActivationParams&) const = default;
-};
-
-/// Where gate and up rows lie in a weight of 2*inter rows.
-enum class GateLayout : uint8_t {
-  none,         // no gate: inter rows (g1u0)
-  separated,    // rows [0, inter) gate, [inter, 2*inter) up
-  interleaved,  // gate and up rows alternate
-};
-
-/// Granularity of quantisation scales, of activations and of weights (peer-compatible names).
-enum class Quant : uint8_t { none, per_tensor, per_token, per_1x32, per_1x128, per_128x128 };
-
 /// c[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
 /// With a gate layout, b has 2*n_out rows and c has n_out columns: c = act(gate, up).
 /// dtypes: a, b both f32, bf16 or f16, or both i8 (then both scales are required); c f32, bf16 or f16.

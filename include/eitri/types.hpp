@@ -8,25 +8,9 @@
 #include <string>
 #include <utility>
 
-namespace eitri {
+#include "eitri/enums.hpp"
 
-/// Element types. Packed types (f4e2m1, i4) hold two elements per byte, low nibble first.
-enum class DType : uint8_t {
-  none,         // "no tensor" / "no quantisation"
-  f32,
-  f16,
-  bf16,
-  f8e4m3,       // OCP, max 448, no infinity
-  f8e4m3fnuz,   // AMD gfx942, max 240, no infinity, no negative zero
-  f8e5m2,       // OCP, max 57344
-  f8e8m0,       // a power of two as a biased exponent; 255 is NaN
-  f4e2m1,       // packed, max 6
-  i4,           // packed, two's complement
-  i8,
-  u8,
-  i32,
-  i64,
-};
+namespace eitri {
 
 /// Where a tensor lives. `index` is the ordinal among devices of that kind.
 enum class DeviceKind : uint8_t { cpu, cuda, hip };
@@ -34,12 +18,6 @@ struct DeviceId {
   DeviceKind kind = DeviceKind::cpu;
   int32_t index = 0;
   bool operator==(const DeviceId&) const = default;
-};
-
-/// How the elements lie in memory.
-enum class Layout : uint8_t {
-  strided,  // element (i, j, ...) at data + sum(index * stride)
-  packed,   // an opaque, versioned buffer made by `pack_weights`; `shape` stays the logical shape, strides are unused
 };
 
 inline constexpr int kMaxRank = 4;

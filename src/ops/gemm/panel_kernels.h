@@ -1,0 +1,109 @@
+// The matrix micro-engine that gemm, grouped_gemm and fused_moe share on x86: one function per instruction level and
+// operand type, plain pointers and sizes only (these files are compiled per ISA, see ARCHITECTURE.md).
+//
+// Packed weights ("panel32"): columns of the product (rows of the weight) in panels of 32; a panel is a run of k-steps of
+// 64 bytes of k; a k-step is two tiles of 1 KiB (columns 0..15, then 16..31); a tile is 16 rows of 64 bytes, row r holding
+// for each of 16 columns the 4 bytes of k that start at byte 4*r of the step (VNNI order; f32: one k, 16 bit: two, 8 bit: four):
+//
+//   panel 0                                             panel 1 ...
+//   [step 0: tile cols 0-15 | tile cols 16-31][step 1 ...]...[i32 column sums of the panel, i8 only: 128 bytes]
+//
+// k and n are padded with zeros. A gated weight puts 16 gate columns in the first tile and the matching 16 up columns in
+// the second, so that one panel yields 16 finished outputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "eitri/enums.hpp"
+
+namespace eitri {
+
+inline constexpr int64_t kPanelColumns = 32;
+inline constexpr int64_t kStepBytes = 64;     // of k, per column
+inline constexpr int64_t kTileBytes = 1024;
+inline constexpr int64_t kPanelSumsBytes = 128;
+
+/// Bytes of one panel of k elements of `element_bytes` each.
+constexpr int64_t panel_bytes(int64_t k, int64_t element_bytes) {
+  const int64_t steps = (k * element_bytes + kStepBytes - 1) / kStepBytes;
+  return steps * 2 * kTileBytes + (element_bytes == 1 ? kPanelSumsBytes : 0);
+}
+
+/// Rows [0, m) of A times panels [panel_begin, panel_end) of one weight matrix.
+struct PanelTask {
+  // A: row i starts at a + source(i) * a_stride bytes, source(i) = row_index ? row_index[i] & row_mask : i. k elements;
+  // nothing beyond them is read.
+  const std::byte* a = nullptr;
+  int64_t a_stride = 0;
+  const int32_t* row_index = nullptr;
+  int32_t row_mask = 0x7fffffff;
+  int64_t m = 0, n = 0, k = 0;  // n: logical outputs (with a gate: inter, half the weight's rows)
+
+  // B: packed panels, or plain rows (b_row_stride != 0) that the kernel packs panel by panel into its scratch.
+  const std::byte* b = nullptr;        // packed: panel 0; plain: row 0
+  int64_t b_row_stride = 0;            // bytes; 0 = packed
+  GateLayout gate = GateLayout::none;  // separated / interleaved: how plain rows lie; packed: only gated or not matters
+  int64_t panel_begin = 0, panel_end = 0;
+
+  // Epilogue, per row i and column j: x = sum * a_scale[source(i)] * b_scale[j] * row_weight[i] + bias[j]; then activation.
+  // With a gate, b_scale and bias are indexed by the weight's row (layout `gate`, also when packed: `gate` then says how
+  // the vectors lie).
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
+  const float* row_weight = nullptr;
+  const float* bias = nullptr;
+  ActivationParams activation = {};
+
+  // C: row i at c + (c_row_index ? c_row_index[i] : i) * c_stride bytes; column j of the panel range at its logical place.
+  std::byte* c = nullptr;
+  int64_t c_stride = 0;
+  DType c_dtype = DType::f32;              // f32, bf16, f16
+  const int32_t* c_row_index = nullptr;
+  // accumulate: c (f32) += c_weight[i] * x. Rows may repeat within a task; they add in row order.
+  bool accumulate = false;
+  const float* c_weight = nullptr;
+
+  // Tuning, 0 = the kernel's default.
+  int32_t block_m = 0;      // rows of A packed at a time
+  int32_t chunk_k = 0;      // k-steps of a panel that stay in L1
+
+  std::byte* scratch = nullptr;  // panel_scratch() bytes, 64-byte aligned, this thread's own; contents arbitrary
+};
+
+using PanelFn = void (*)(const PanelTask&);
+
+/// Scratch bytes that any panel kernel may need for a task of these extents.
+int64_t panel_scratch(int64_t m, int64_t k, int64_t panels, int64_t element_bytes, bool plain_b);
+
+// bf16, f16, f32: a and b of that type. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
+inline constexpr int64_t kMaxI8K = 131072;  // 127 * 127 * k stays within int32
+
+namespace amx {
+void panel_bf16(const PanelTask&);
+void panel_i8(const PanelTask&);
+}  // namespace amx
+namespace amx_emulated {  // the same source with the tile instructions in software
+void panel_bf16(const PanelTask&);
+void panel_i8(const PanelTask&);
+}  // namespace amx_emulated
+namespace avx512 {
+void panel_bf16(const PanelTask&);
+void panel_f16(const PanelTask&);
+void panel_f32(const PanelTask&);
+void panel_i8(const PanelTask&);
+}  // namespace avx512
+namespace avx2 {
+void panel_bf16(const PanelTask&);
+void panel_f16(const PanelTask&);
+void panel_f32(const PanelTask&);
+void panel_i8(const PanelTask&);
+}  // namespace avx2
+namespace portable {
+void panel_bf16(const PanelTask&);
+void panel_f16(const PanelTask&);
+void panel_f32(const PanelTask&);
+void panel_i8(const PanelTask&);
+}  // namespace portable
+
+}  // namespace eitri
