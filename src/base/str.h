@@ -1,4 +1,5 @@
-// str(a, b, ...): joins values into a std::string. Knows numbers, strings, DType, View; other types need to_string().
+// str(a, b, ...): joins values into a std::string. Knows numbers, strings, DType, View; other types
+// need to_string().
 #pragma once
 
 #include <concepts>
@@ -12,18 +13,22 @@ namespace eitri {
 
 std::string_view to_string(DType dtype);
 std::string_view to_string(Code code);
-/// "bf16[128, 4096]", with strides when not contiguous, "packed" when packed, "none" when not given.
+/// "bf16[128, 4096]", with strides when not contiguous, "packed" when packed, "none" when not
+/// given.
 std::string to_string(const View& view);
 
 namespace detail {
 void append(std::string& out, std::string_view text);
 void append(std::string& out, long long value);
 void append(std::string& out, unsigned long long value);
+void append(std::string& out, float value);
 void append(std::string& out, double value);
 template <class T> void append_any(std::string& out, const T& value) {
   if constexpr (std::is_same_v<T, bool>) append(out, std::string_view(value ? "true" : "false"));
   else if constexpr (std::is_same_v<T, char>) append(out, std::string_view(&value, 1));
-  else if constexpr (std::is_convertible_v<const T&, std::string_view>) append(out, std::string_view(value));
+  else if constexpr (std::is_convertible_v<const T&, std::string_view>)
+    append(out, std::string_view(value));
+  else if constexpr (std::is_same_v<T, float>) append(out, value);  // 0.1, not 0.10000000149
   else if constexpr (std::floating_point<T>) append(out, static_cast<double>(value));
   else if constexpr (std::signed_integral<T>) append(out, static_cast<long long>(value));
   else if constexpr (std::unsigned_integral<T>) append(out, static_cast<unsigned long long>(value));

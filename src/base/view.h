@@ -13,7 +13,8 @@ namespace eitri {
 bool is_contiguous(const View& view);
 /// The last dimension has stride 1 (or extent <= 1).
 bool has_unit_inner_stride(const View& view);
-/// Bytes from `data` to one past the last addressed element; 0 for an empty view. Negative strides are refused by check_view.
+/// Bytes from `data` to one past the last addressed element; 0 for an empty view. Negative strides
+/// are refused by check_view. For Layout::packed: the bytes of the logical elements.
 int64_t span_bytes(const View& view);
 /// The byte where element `index` of dimension 0 starts (sub-byte types: the stride must be even).
 void* row(const View& view, int64_t index);
@@ -22,14 +23,20 @@ View slice(const View& view, int64_t index);
 /// Rows [begin, end) of dimension 0.
 View rows(const View& view, int64_t begin, int64_t end);
 
-/// What every operator checks first: rank, non-negative extents, extent x stride within 2^62, data not null when
-/// non-empty, alignment to the element, unit inner stride for packed dtypes. `op` and `arg` go into the message.
+/// What every operator checks first: rank, extents and strides >= 0, extent x stride within 2^62
+/// bytes, data not null when non-empty, alignment to the element, unit inner and even outer strides
+/// for packed dtypes. Stride 0 (broadcast) is legal for inputs. `op` and `arg` go into the message.
 void check_view(const View& view, const char* op, const char* arg, int rank);
+/// check_view, and no two elements share memory. Interleaved dimensions, none of which encloses the
+/// other, are refused although a few of them are free of overlap.
+void check_output(const View& view, const char* op, const char* arg, int rank);
 
 /// True when the two address ranges overlap.
 bool overlap(const View& a, const View& b);
 
-/// Reads / writes one element as double, converting by the numerics contract. For references, tests and tools only.
+/// Reads / writes one element as double, converting by the numerics contract with one rounding (not
+/// first to fp32). f8e8m0 rounds up; u8, i32 and i64 round to even and clamp, NaN is 0. For
+/// references, tests and tools only.
 double load(const View& view, std::initializer_list<int64_t> index);
 void store(const View& view, std::initializer_list<int64_t> index, double value);
 /// The same by linear index over a contiguous run starting at `row_pointer`.

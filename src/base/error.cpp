@@ -1,0 +1,7 @@
+#include "base/error.h"
+
+namespace eitri {
+
+void fail(Code code, std::string message) { throw Error(code, message); }
+
+}  // namespace eitri
