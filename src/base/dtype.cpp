@@ -13,6 +13,11 @@ constexpr std::array kDtypes = {DType::f32,        DType::f16,    DType::bf16,  
                                 DType::i64};
 }  // namespace
 
+std::span<const char* const> enum_names(ScaleRounding) {
+  static constexpr std::array kNames = {"down", "up", "even"};
+  return kNames;
+}
+
 int bits(DType dtype) {
   switch (dtype) {
     case DType::none:

@@ -11,6 +11,9 @@
 
 namespace eitri {
 
+enum class ScaleRounding : uint8_t;                         // numeric.h
+std::span<const char* const> enum_names(ScaleRounding);
+
 int bits(DType dtype);                       // 4, 8, 16, 32, 64; 0 for none
 bool is_float(DType dtype);                  // f32 ... f4e2m1, not e8m0
 bool is_packed(DType dtype);                 // two elements per byte

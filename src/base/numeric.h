@@ -236,8 +236,9 @@ EITRI_HD constexpr float decode_e8m0(uint8_t code) {
   return bits_float(code == 0 ? 0x400000u : static_cast<uint32_t>(code) << 23);
 }
 
-/// |x| as a power of two: the next at or below it (down), at or above it (up), or the nearest (even;
-/// half way between two, the even code). Ends at codes 0 (also for x = 0) and 254; NaN is 255.
+/// |x| as a power of two: the next at or below it (down), at or above it (up), or the nearest one
+/// (even; half way, the one with the even code). Clamped to codes 0, also for x = 0, and 254.
+/// NaN is 255.
 EITRI_HD constexpr uint8_t encode_e8m0(float x, ScaleRounding rounding = ScaleRounding::up) {
   const uint32_t magnitude = float_bits(x) & 0x7fffffffu;
   if (is_nan(x)) return 255;
