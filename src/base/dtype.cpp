@@ -18,6 +18,22 @@ std::span<const char* const> enum_names(ScaleRounding) {
   return kNames;
 }
 
+std::span<const char* const> enum_names(ActivationKind) {
+  static constexpr std::array kNames = {"none", "relu", "silu", "gelu", "gelu_tanh", "swiglu", "situv2"};
+  return kNames;
+}
+
+std::span<const char* const> enum_names(GateLayout) {
+  static constexpr std::array kNames = {"none", "separated", "interleaved"};
+  return kNames;
+}
+
+std::span<const char* const> enum_names(Quant) {
+  static constexpr std::array kNames = {"none",     "per_tensor", "per_token",
+                                        "per_1x32", "per_1x128",  "per_128x128"};
+  return kNames;
+}
+
 int bits(DType dtype) {
   switch (dtype) {
     case DType::none:

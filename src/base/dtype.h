@@ -13,6 +13,9 @@ namespace eitri {
 
 enum class ScaleRounding : uint8_t;                         // numeric.h
 std::span<const char* const> enum_names(ScaleRounding);
+std::span<const char* const> enum_names(ActivationKind);
+std::span<const char* const> enum_names(GateLayout);
+std::span<const char* const> enum_names(Quant);
 
 int bits(DType dtype);                       // 4, 8, 16, 32, 64; 0 for none
 bool is_float(DType dtype);                  // f32 ... f4e2m1, not e8m0

@@ -1,0 +1,70 @@
+// gemm: c = act(a b^T * scales + bias), batched, with gated weights. See GemmArgs in eitri/ops.hpp.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dispatch/op.h"
+#include "eitri/ops.hpp"
+#include "ops/gemm/pack.h"
+
+namespace eitri {
+
+struct Gemm {
+  static constexpr const char* name = "gemm";
+  using Args = GemmArgs;
+
+  /// `n` counts rows of b: with a gate, c has n / 2 columns.
+  struct Problem {
+    int64_t batch = 1, m = 1, n = 1, k = 1;
+    DType a = DType::bf16;  // of both operands
+    DType c = DType::bf16;
+    WeightFormat b_format = WeightFormat::panel32;
+    DType bias = DType::none;  // none: no bias
+    ActivationKind activation = ActivationKind::none;
+    GateLayout gate = GateLayout::none;
+
+    void fields(auto&& f) const {
+      f("batch", batch);
+      f("m", m, Match::bucketed);
+      f("n", n);
+      f("k", k);
+      f("a", a);
+      f("c", c);
+      f("b_format", b_format);
+      f("bias", bias);
+      f("activation", activation);
+      f("gate", gate);
+    }
+    bool operator==(const Problem&) const = default;
+    /// Columns of c.
+    int64_t n_out() const { return gate == GateLayout::none ? n : n / 2; }
+  };
+
+  static Problem check(const Args& args);
+  static bool empty(const Problem& problem);
+  static void reference(const Args& args, Oracle* oracle);
+  static std::vector<Output> outputs(const Args& args);
+  static std::vector<Tolerance> tolerance(const Problem& problem);
+  static Cost cost(const Problem& problem);
+  static Cases<Problem> cases();
+  static Args make(const Problem& problem, Maker& maker);
+  static std::span<const Kernel<Gemm>> kernels();
+};
+
+/// Allowed error of a sum of k products and its epilogue, written in `c`, for every op that is made of the panel
+/// kernels. The reference's bound carries the activation's slope. The derivation is in gemm.cpp.
+Tolerance gemm_tolerance(DType a, DType c, int64_t k);
+
+/// act(x) or act(gate, up) in double, for references. `bound` values are those of the arguments; returns the bound of
+/// the result: the activation's slopes times them, plus the rounding of the activation itself.
+struct ActivatedDouble {
+  double value, bound;
+};
+ActivatedDouble activate_double(const ActivationParams& params, double x, double x_bound);
+ActivatedDouble activate_double(const ActivationParams& params, double gate, double gate_bound, double up, double up_bound);
+
+/// The panel kernel of an instruction level for operands of `dtype`; null when there is none.
+PanelFn panel_kernel(Target target, DType dtype, const Device& device);
+
+}  // namespace eitri
