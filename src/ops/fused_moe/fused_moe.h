@@ -1,0 +1,90 @@
+// fused_moe: a mixture-of-experts feed-forward block. See FusedMoeArgs in eitri/ops.hpp.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dispatch/op.h"
+#include "eitri/ops.hpp"
+#include "ops/gemm/pack.h"
+
+namespace eitri {
+
+std::span<const char* const> enum_names(WeightStage);
+
+struct FusedMoe {
+  static constexpr const char* name = "fused_moe";
+  using Args = FusedMoeArgs;
+
+  /// Quantisation is written as (x, w, a_quant, w_quant): the pairs that other engines offer (fp8 per tensor, per token or
+  /// per 1x128 block, fp4 and int4 weights per 1x32) are values of these fields, today refused by check().
+  struct Problem {
+    int64_t tokens = 1;
+    int64_t hidden = 2048, inter = 768;
+    int64_t local_experts = 128;  // whose weights are here
+    int64_t experts = 128;        // that ids may name
+    int64_t top_k = 8;
+    DType x = DType::bf16;
+    DType w = DType::bf16;
+    DType out = DType::bf16;
+    Quant a_quant = Quant::none;  // of both stages' activations
+    Quant w_quant = Quant::none;
+    WeightFormat w1_format = WeightFormat::panel32;
+    WeightFormat w2_format = WeightFormat::panel32;
+    ActivationKind activation = ActivationKind::silu;
+    GateLayout gate = GateLayout::separated;
+    WeightStage weight_stage = WeightStage::second;
+    bool bias1 = false, bias2 = false;
+    bool expert_mask = false, local_tokens = false;
+    int64_t shared_inter = 0;  // 0: no shared expert
+    WeightFormat shared_w1_format = WeightFormat::panel32;
+    WeightFormat shared_w2_format = WeightFormat::panel32;
+
+    void fields(auto&& f) const {
+      f("tokens", tokens, Match::bucketed);
+      f("hidden", hidden);
+      f("inter", inter);
+      f("local_experts", local_experts);
+      f("experts", experts);
+      f("top_k", top_k);
+      f("x", x);
+      f("w", w);
+      f("out", out);
+      f("a_quant", a_quant);
+      f("w_quant", w_quant);
+      f("w1_format", w1_format);
+      f("w2_format", w2_format);
+      f("activation", activation);
+      f("gate", gate);
+      f("weight_stage", weight_stage);
+      f("bias1", bias1);
+      f("bias2", bias2);
+      f("expert_mask", expert_mask);
+      f("local_tokens", local_tokens);
+      f("shared_inter", shared_inter);
+      f("shared_w1_format", shared_w1_format);
+      f("shared_w2_format", shared_w2_format);
+    }
+    bool operator==(const Problem&) const = default;
+    /// Rows of a w1 with `columns` outputs.
+    int64_t w1_rows(int64_t columns) const { return gate == GateLayout::none ? columns : 2 * columns; }
+    int64_t pairs() const { return tokens * top_k; }
+    bool quantised() const { return w == DType::i8; }
+    /// Distinct local experts that the pairs touch when the router chooses evenly.
+    double expected_experts() const;
+    /// Bytes of weights of these many experts.
+    double weight_bytes(double touched) const;
+  };
+
+  static Problem check(const Args& args);
+  static bool empty(const Problem& problem);
+  static void reference(const Args& args, Oracle* oracle);
+  static std::vector<Output> outputs(const Args& args);
+  static std::vector<Tolerance> tolerance(const Problem& problem);
+  static Cost cost(const Problem& problem);
+  static Cases<Problem> cases();
+  static Args make(const Problem& problem, Maker& maker);
+  static std::span<const Kernel<FusedMoe>> kernels();
+};
+
+}  // namespace eitri
