@@ -27,8 +27,9 @@ enum class Fill : uint8_t {
 struct MakerOptions {
   uint64_t seed = 1;
   bool guards = false;      // 4 KiB canaries before and after every tensor
-  bool strided = false;     // rows longer than needed, the gap filled with NaN bits
+  bool strided = false;     // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
   bool poison = true;       // outputs start as NaN bits
+  bool zero_pads = false;   // gaps and canaries of inputs are zeros instead: results must not change
 };
 
 class Maker {
@@ -46,7 +47,9 @@ class Maker {
   std::mt19937_64& rng() { return rng_; }
   const MakerOptions& options() const { return options_; }
 
-  /// "" when every canary and every gap between rows of outputs is untouched, else what was overwritten.
+  /// Remembers the bits of the inputs, once they are complete; damage() then reports an input that was written to.
+  void seal();
+  /// "" when every canary, every gap between rows and every sealed input is untouched, else what was overwritten.
   std::string damage() const;
   /// Fills the outputs with the poison again.
   void poison_outputs();
@@ -56,12 +59,18 @@ class Maker {
     std::string name;
     View view;
     bool is_output = false;
+    bool canaries = false;  // every byte around rows holds the pattern of the dtype (or 0) and must keep it
+    bool zero_pads = false;
     Buffer buffer;
     size_t lead = 0;   // bytes before the tensor (guard)
     size_t bytes = 0;  // span of the tensor, gaps included
+    uint64_t seal = 0;  // hash of an input's bytes, 0 = not sealed
   };
+  static std::byte canary(const Tensor& tensor, size_t offset);
+  static void poison(Tensor& tensor);
+  static std::string damage(const Tensor& tensor);
   View place(const char* name, DType dtype, std::initializer_list<int64_t> shape, bool gaps, bool is_output);
-  void fill(const View& view, Fill how);
+  void fill(const char* name, const View& view, Fill how);
 
   MakerOptions options_;
   std::mt19937_64 rng_;
