@@ -1,0 +1,65 @@
+// activation: out = act(x), or act(gate, up) with a gate layout; optionally quantised per row to i8 (of the fp32
+// activation, nothing is rounded in between).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dispatch/op.h"
+#include "eitri/ops.hpp"
+
+namespace eitri {
+
+std::span<const char* const> enum_names(ActivationKind);
+std::span<const char* const> enum_names(GateLayout);
+
+/// The activation in double, and what an fp32 evaluation of it may be off by, in units of fp32's epsilon (2^-23): each
+/// step's own rounding, and how far a rounded argument moves the next step. Used by the references of every op with an
+/// activation. Without a gate `up` is ignored.
+struct ExactActivation {
+  double value = 0;
+  double error_eps = 0;
+};
+ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up);
+/// How far the value moves when gate and up are off by `gate_error` and `up_error`: evaluated, not linearised.
+double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error,
+                         double up_error);
+/// Refuses a kind that does not go with the gate layout (swiglu and situv2 need one; none and relu take none) and bad
+/// parameters.
+void check_activation(const ActivationParams& params, GateLayout gate, const char* op);
+
+struct Activation {
+  static constexpr const char* name = "activation";
+  using Args = ActivationArgs;
+  struct Problem {
+    int64_t rows = 1, inter = 0;
+    DType x = DType::bf16, out = DType::bf16;
+    ActivationKind kind = ActivationKind::silu;
+    GateLayout gate = GateLayout::separated;
+    bool limited = false;  // ActivationParams::limit is not 0
+    bool sorted = false;   // sorted_ids say which rows are padding
+    void fields(auto&& f) const {
+      f("rows", rows, Match::bucketed);
+      f("inter", inter);
+      f("x", x);
+      f("out", out);
+      f("kind", kind);
+      f("gate", gate);
+      f("limited", limited);
+      f("sorted", sorted);
+    }
+    bool operator==(const Problem&) const = default;
+  };
+
+  static Problem check(const Args& args);
+  static bool empty(const Problem& p) { return p.rows == 0 || p.inter == 0; }
+  static void reference(const Args& args, Oracle* oracle);
+  static std::vector<Output> outputs(const Args& args);
+  static std::vector<Tolerance> tolerance(const Problem& problem);
+  static Cost cost(const Problem& problem);
+  static Cases<Problem> cases();
+  static Args make(const Problem& problem, Maker& maker);
+  static std::span<const Kernel<Activation>> kernels();
+};
+
+}  // namespace eitri

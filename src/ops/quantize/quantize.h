@@ -1,0 +1,52 @@
+// quantize: rows of f32, bf16 or f16 to i8 codes with one fp32 scale a row. Rules: base/numeric.h. The op is exact: every
+// row of the table gives the same bits.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dispatch/op.h"
+#include "eitri/ops.hpp"
+
+namespace eitri {
+
+std::span<const char* const> enum_names(Quant);
+
+struct Quantize {
+  static constexpr const char* name = "quantize";
+  using Args = QuantizeArgs;
+  struct Problem {
+    int64_t rows = 1, cols = 0;
+    DType x = DType::bf16, q = DType::i8;
+    Quant quant = Quant::per_token;
+    bool sorted = false;  // sorted_ids say which rows are padding
+    void fields(auto&& f) const {
+      f("rows", rows, Match::bucketed);
+      f("cols", cols);
+      f("x", x);
+      f("q", q);
+      f("quant", quant);
+      f("sorted", sorted);
+    }
+    bool operator==(const Problem&) const = default;
+  };
+
+  static Problem check(const Args& args);
+  static bool empty(const Problem& p) { return p.rows == 0 || p.cols == 0; }
+  static void reference(const Args& args, Oracle* oracle);
+  static std::vector<Output> outputs(const Args& args);
+  static std::vector<Tolerance> tolerance(const Problem& problem);
+  static Cost cost(const Problem& problem);
+  static Cases<Problem> cases();
+  static Args make(const Problem& problem, Maker& maker);
+  static std::span<const Kernel<Quantize>> kernels();
+};
+
+/// Checks the optional list of moe_sort positions that quantize and activation share; true when it is given.
+bool check_sorted(const View& sorted_ids, const View& num_valid, int64_t tokens, int64_t rows, const char* op);
+/// Is row `position` real, given checked lists? Always, without them.
+bool is_real_row(const View& sorted_ids, const View& num_valid, int64_t tokens, int64_t position);
+/// Lists for tests: `rows` positions, runs of real ones between padding, the last quarter beyond num_valid.
+void make_sorted(int64_t rows, Maker& maker, View& sorted_ids, View& num_valid, int64_t& tokens);
+
+}  // namespace eitri
