@@ -1,0 +1,127 @@
+# The commands of this repository. `make run` and `make test` do all their set-up on a fresh Debian 12; running them again is fast.
+# Variables: JOBS (default: all cores), CONFIGURE (more -D options for CMake), BASE (git revision that `make tidy` compares with),
+# FUZZ_SECONDS (per fuzz target), TEST_ARGS (for eitri_tests, e.g. TEST_ARGS=--gtest_filter=gemm/*).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+JOBS ?= $(shell nproc)
+CMAKE ?= cmake
+CONFIGURE ?=
+BASE ?= HEAD
+FUZZ_SECONDS ?= 30
+TEST_ARGS ?=
+# Debian's python3 sees Debian's pytest and numpy, whatever else is first on PATH.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+VENV := build/venv-frameworks
+RESULTS := build/results
+
+MODEL ?= qwen3-30b-a3b
+TOKENS ?= 16
+
+.PHONY: run test build bench test-frameworks check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+run: build  ## build, then run one MoE layer of a real model's shape and compare it with the reference
+	build/bin/eitri moe run --model $(MODEL) --tokens $(TOKENS)
+
+build: packages-build  ## the command build/bin/eitri and the library build/lib/libeitri.so
+	@$(call configure,release)
+	@$(CMAKE) --build build -j $(JOBS) --target eitri $$(test -n "$$(ls tools/cli/*.cpp 2>/dev/null)" && echo eitri_cli)
+
+test: packages-build packages-test  ## all light tests: no GPU, no torch, minutes
+	@$(call configure,release)
+	@$(CMAKE) --build build -j $(JOBS)
+	@$(call run_tests,build,)
+	@if ls tests/cli/test_*.py >/dev/null 2>&1; then $(PYTHON) -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/cli.xml tests/cli; fi
+
+bench: packages-build packages-test  ## micro-benchmarks; the operators' own are in `build/bin/eitri <op> bench`
+	@$(call configure,release)
+	@$(CMAKE) --build build -j $(JOBS)
+	@if [ -x build/bin/eitri_bench ]; then build/bin/eitri_bench; else echo "bench/ has no .cpp file"; fi
+
+test-frameworks: build packages-frameworks $(VENV)/ready  ## agreement with PyTorch and Hugging Face transformers (installs them into build/)
+	@mkdir -p $(RESULTS)
+	$(VENV)/bin/python -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/frameworks.xml tests/frameworks
+
+$(VENV)/ready: tests/frameworks/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install -q -r tests/frameworks/requirements.txt
+	@touch $@
+
+check: packages-lint  ## every check of tools/checks
+	@mkdir -p $(RESULTS)
+	@$(PYTHON) tools/checks/run.py --json $(RESULTS)/checks.json
+
+sources = git ls-files '*.cpp' '*.h' '*.hpp' '*.cuh'
+format: packages-lint  ## clang-format over all sources
+	@$(sources) | xargs -r clang-format -i
+
+format-check: packages-lint
+	@$(sources) | xargs -r clang-format --dry-run --Werror
+
+tidy: packages-lint build  ## clang-tidy on the lines changed since BASE
+	@git diff -U0 --no-color $(BASE) -- '*.cpp' '*.h' '*.hpp' | clang-tidy-diff -p1 -path build -quiet -j $(JOBS)
+
+asan: packages-build packages-test  ## the tests under AddressSanitizer
+	@$(call sanitized,asan)
+ubsan: packages-build packages-test  ## the tests under UndefinedBehaviorSanitizer
+	@$(call sanitized,ubsan)
+sanitize: packages-build packages-test  ## the tests under both of them, in one build
+	@$(call sanitized,ci)
+
+# Several threads at work are what this sanitizer is for; by default only the tests that start some, named *Thread* or *Concurren*.
+tsan: packages-build packages-test packages-clang  ## the tests named *Thread* or *Concurren* under ThreadSanitizer
+	@$(call sanitized,tsan,$(if $(TEST_ARGS),,--gtest_filter=*Thread*:*Concurren*))
+
+fuzz: packages-build packages-test packages-clang  ## each fuzz target for FUZZ_SECONDS
+	@$(call configure,fuzz)
+	@$(CMAKE) --build build/fuzz -j $(JOBS) --target eitri_fuzz
+	@for source in $(wildcard tests/fuzz/*_fuzz.cpp); do name=$$(basename $$source .cpp); \
+	  mkdir -p build/fuzz/corpus/$$name tests/fuzz/corpus/$${name%_fuzz}; \
+	  build/fuzz/bin/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$name tests/fuzz/corpus/$${name%_fuzz}; done
+
+# Needs `make sanitize` before: the replay runs under the sanitizers.
+fuzz-replay:  ## the stored inputs and fixed mutations of them, under the sanitizers
+	@$(call configure,ci)
+	@$(CMAKE) --build build/ci -j $(JOBS) --target eitri_fuzz
+	@mkdir -p $(RESULTS); rm -f $(RESULTS)/fuzz.txt
+	@for source in $(wildcard tests/fuzz/*_fuzz.cpp); do name=$$(basename $$source .cpp); corpus=tests/fuzz/corpus/$${name%_fuzz}; \
+	  echo "$$name: $$(build/ci/bin/$${name}_replay $$(test -d $$corpus && echo $$corpus) --mutations 20000)" | tee -a $(RESULTS)/fuzz.txt; done
+
+docs: build  ## rewrites docs/generated from the kernel and settings tables
+	@mkdir -p docs/generated
+	build/bin/eitri ops --markdown > docs/generated/ops.md
+	build/bin/eitri doctor --settings-markdown > docs/generated/settings.md
+
+install: build  ## into PREFIX (default: CMake's)
+	$(CMAKE) --install build $(if $(PREFIX),--prefix $(PREFIX))
+
+clean:  ## removes build/
+	rm -rf build
+
+packages-%:
+	@tools/install_packages.sh $*
+
+# CMake is run again only when there is no build yet or options are given; new files are noticed by the build itself.
+define configure
+if [ ! -f $(if $(filter release,$(1)),build,build/$(1))/build.ninja ] || [ -n "$(CONFIGURE)" ]; then \
+  mkdir -p build; $(CMAKE) --preset $(1) $(CONFIGURE) >build/configure-$(1).log 2>&1 || { cat build/configure-$(1).log; exit 1; }; fi
+endef
+
+define run_tests
+mkdir -p $(RESULTS); if [ -x $(1)/bin/eitri_tests ]; then \
+  $(1)/bin/eitri_tests --gtest_brief=1 --gtest_output=json:$(RESULTS)/$(or $(subst build/,,$(filter build/%,$(1))),host).json $(2) $(TEST_ARGS); \
+else echo "tests/ has no *_test.cpp file"; fi
+endef
+
+define sanitized
+$(call configure,$(1)); $(CMAKE) --build build/$(1) -j $(JOBS) --target eitri_tests; \
+export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
+  TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=1 \
+  external_symbolizer_path=$(firstword $(wildcard /usr/bin/llvm-symbolizer-14))"; \
+$(call run_tests,build/$(1),$(2))
+endef
