@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -10,6 +11,18 @@
 #include "eitri/types.hpp"
 
 namespace eitri {
+
+/// An enum whose names are listed by ordinal in `enum_names(E)`, found by argument-dependent lookup.
+template <class E>
+concept NamedEnum = std::is_enum_v<E> && requires(E e) {
+  { enum_names(e) } -> std::convertible_to<std::span<const char* const>>;
+};
+
+template <NamedEnum E> std::string_view to_string(E value) {
+  const auto names = enum_names(value);
+  const auto i = static_cast<size_t>(value);
+  return i < names.size() ? names[i] : "?";
+}
 
 std::string_view to_string(DType dtype);
 std::string_view to_string(Code code);

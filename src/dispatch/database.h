@@ -38,12 +38,12 @@ TunedFile parse_tuned(std::string_view text, std::string_view file, std::string_
 /// Ops announce their problem fields once (ops.cpp), so that files can be read by op name.
 void set_tuned_fields(std::string_view op, std::vector<std::string> fields);
 /// Rows for exactly this problem on this device, best rank first; user files (EITRI_TUNED) before shipped ones.
-std::vector<const TunedRow*> tuned_rows(std::string_view op, const Device& device, uint64_t hash, std::string_view key);
+std::vector<const TunedRow*> tuned_rows(std::string_view op, const Device& device, const std::string& key);
 /// Problems met while reading the files of an op; for doctor and explain.
 std::vector<TunedProblem> tuned_problems(std::string_view op, const Device& device);
 /// Logs once that a row was passed over.
 void skipped_row(const TunedRow& row, std::string_view reason);
-/// Forgets what was read; the next miss reads again. For tests.
+/// Forgets what was read and every cached route; the next call reads again. Not while other threads route. For tests.
 void reload_tuned();
 
 }  // namespace eitri

@@ -20,18 +20,6 @@ namespace eitri {
 /// How a tuned row may match a problem in this field.
 enum class Match : uint8_t { exact, bucketed };
 
-/// An enum whose names are listed by ordinal in `enum_names(E)`, found by ADL.
-template <class E>
-concept NamedEnum = std::is_enum_v<E> && requires(E e) {
-  { enum_names(e) } -> std::convertible_to<std::span<const char* const>>;
-};
-
-template <NamedEnum E> std::string_view to_string(E value) {
-  const auto names = enum_names(value);
-  const auto i = static_cast<size_t>(value);
-  return i < names.size() ? names[i] : "?";
-}
-
 namespace detail {
 inline uint64_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
 template <class T> uint64_t bits_of(const T& value) { return static_cast<uint64_t>(value); }

@@ -30,8 +30,7 @@ template <class Op> struct Route {
 
 /// The kernel that EITRI_FORCE or a ForceScope names for the op; empty when none. Never names an unknown kernel.
 std::string forced_kernel(std::string_view op);
-/// True when an op has any forced kernel at all (cheap).
-/// Forces op=kernel for the whole process until destroyed; the name is checked against `known` by the caller (force<Op>).
+/// Forces op=kernel for the whole process until destroyed. An unknown kernel is refused by the next call.
 class ForceScope {
  public:
   ForceScope(std::string op, std::string kernel);
@@ -96,7 +95,7 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
     say("forced");
   }
   if (best == nullptr) {
-    for (const TunedRow* row : tuned_rows(Op::name, device, hash_of(problem), key_of(problem))) {
+    for (const TunedRow* row : tuned_rows(Op::name, device, key_of(problem))) {
       Candidate<Op>* match = nullptr;
       for (auto& c : all) if (row->kernel == c.kernel->name) match = &c;
       std::string reason;

@@ -1,6 +1,7 @@
 // The CPU as a device: detection, the forced level, the measured profile.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
@@ -20,6 +21,8 @@ void bump_route_generation();
 
 /// Measures peak rates and read bandwidth for `threads` threads (about half a second) at the level of the device.
 Profile measure_profile(const Device& device, int threads);
+/// The profile that an earlier measurement of this machine, level and thread count left in the cache folder.
+std::optional<Profile> stored_profile(const Device& device, int threads);
 /// The profile of the device at hand: measured now if the cache folder has none for this machine, level and thread
 /// count, and stored there. `refresh` measures anyway.
 Profile cached_profile(const Device& device, int threads, bool refresh = false);

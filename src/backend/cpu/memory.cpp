@@ -1,0 +1,109 @@
+// Huge-page aligned buffers and the per-thread workspace.
+#include "backend/cpu/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace eitri {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kAlign = 64;
+std::atomic<bool> poison_on = false;
+
+constexpr size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+}  // namespace
+
+Buffer::Buffer(size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  // mmap for everything: zero-filled lazily, and a huge mapping can be placed on a 2 MiB boundary. Huge pages are worth
+  // 1.5x (memory) to 2.6x (a big L3) of read bandwidth, and malloc does not ask for them.
+  const bool huge = bytes >= kHugePage;
+  mapped_ = huge ? round_up(bytes, kHugePage) + kHugePage : round_up(bytes, 4096);
+  void* p = bytes > (size_t{1} << 62) ? MAP_FAILED
+                                      : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) fail(Code::out_of_memory, str("buffer: ", bytes, " bytes could not be mapped"));
+  data_ = static_cast<std::byte*>(p);
+  if (huge) {
+    auto* aligned = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(p), kHugePage));
+    if (aligned > data_) munmap(data_, size_t(aligned - data_));
+    mapped_ -= size_t(aligned - data_);
+    data_ = aligned;
+    madvise(data_, mapped_, MADV_HUGEPAGE);  // advice: small pages also work
+  }
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) munmap(data_, mapped_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), mapped_(std::exchange(other.mapped_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+namespace {
+
+/// A stack of blocks; scopes are strictly nested, so freeing is moving the top back.
+struct Arena {
+  std::vector<Buffer> blocks;
+  size_t block = 0, offset = 0;  // the top
+  int depth = 0;
+};
+thread_local Arena arena;
+
+}  // namespace
+
+WorkspaceScope::WorkspaceScope(size_t bytes) : block_(arena.block), offset_(arena.offset) {
+  ++arena.depth;
+  if (bytes == 0) return;
+  bytes = round_up(bytes, kAlign);
+  if (arena.depth == 1 && arena.blocks.size() > 1) {  // nothing is lent: one block of the whole size replaces them
+    size_t total = 0;
+    for (const Buffer& b : arena.blocks) total += b.size();
+    arena.blocks.clear();
+    arena.blocks.emplace_back(total);
+    arena.block = arena.offset = block_ = offset_ = 0;
+  }
+  while (arena.block < arena.blocks.size() && arena.blocks[arena.block].size() - arena.offset < bytes) {
+    ++arena.block;
+    arena.offset = 0;
+  }
+  if (arena.block == arena.blocks.size()) {
+    try {
+      arena.blocks.emplace_back(round_up(std::max(bytes, size_t{256} << 10), kHugePage));
+    } catch (...) {  // the destructor of a half-made scope does not run
+      arena.block = block_;
+      arena.offset = offset_;
+      --arena.depth;
+      throw;
+    }
+    arena.offset = 0;
+  }
+  data_ = arena.blocks[arena.block].data() + arena.offset;
+  arena.offset += bytes;
+  if (poison_on.load(std::memory_order_relaxed)) std::memset(data_, 0xff, bytes);
+}
+
+WorkspaceScope::~WorkspaceScope() {
+  arena.block = block_;
+  arena.offset = offset_;
+  --arena.depth;
+}
+
+void poison_workspace(bool on) { poison_on = on; }
+
+}  // namespace eitri

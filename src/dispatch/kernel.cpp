@@ -1,0 +1,68 @@
+// Names of the row enums, config text, and which targets a device runs.
+#include "dispatch/kernel.h"
+
+#include "backend/backend.h"
+
+namespace eitri {
+
+std::span<const char* const> enum_names(Family) {
+  static constexpr const char* kNames[] = {"assembly", "tile_template", "library", "triton",
+                                           "dsl",      "simt",          "recipe",  "reference"};
+  return kNames;
+}
+
+std::span<const char* const> enum_names(Target) {
+  static constexpr const char* kNames[] = {"any_cpu", "x86_avx2", "x86_avx512", "x86_amx",
+                                           "any_gpu", "sm_90a",   "gfx942",     "gfx950"};
+  return kNames;
+}
+
+std::string to_string(const Config& config, Knobs knobs) {
+  std::string out;
+  for (size_t i = 0; i < knobs.size(); ++i)
+    out += str(i == 0 ? "" : ";", knobs[i].name, "=", config.value[i]);
+  return out;
+}
+
+bool parse_config(std::string_view text, Knobs knobs, Config& config, std::string& why) {
+  config = {};
+  std::array<bool, kMaxKnobs> seen = {};
+  try {
+    for (const auto& [name, value] : detail::split_pairs(text, ';')) {
+      size_t i = 0;
+      while (i < knobs.size() && name != knobs[i].name) ++i;
+      if (i == knobs.size()) {
+        why = str("unknown knob ", name);
+        return false;
+      }
+      detail::parse_value(name, value, config.value[i]);
+      seen[i] = true;
+    }
+  } catch (const Error& error) {
+    why = error.what();
+    return false;
+  }
+  for (size_t i = 0; i < knobs.size(); ++i) {
+    if (!seen[i]) {
+      why = str("knob ", knobs[i].name, " is missing");
+      return false;
+    }
+  }
+  return true;
+}
+
+Support target_runs_on(Target target, const Device& device) {
+  if (device.id.kind != DeviceKind::cpu) return Support::no("the device is no CPU");
+  Isa need = Isa::portable;
+  switch (target) {
+    case Target::any_cpu: return Support::yes();
+    case Target::x86_avx2: need = Isa::x86_avx2; break;
+    case Target::x86_avx512: need = Isa::x86_avx512; break;
+    case Target::x86_amx: need = Isa::x86_amx_emulated; break;
+    default: return Support::no("needs ", to_string(target), "; the device is a CPU");
+  }
+  if (device.isa >= need) return Support::yes();
+  return Support::no("needs ", to_string(target), "; the level in use is ", to_string(device.isa));
+}
+
+}  // namespace eitri

@@ -1,0 +1,82 @@
+// Process-wide state of routing: forced kernels, counters, EITRI_CHECK.
+#include "dispatch/route.h"
+
+#include <map>
+
+#include "base/settings.h"
+
+namespace eitri {
+namespace {
+
+// What ForceScope and EITRI_FORCE say, op -> kernel. Read on route misses only.
+struct Forced {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> kernel;
+};
+Forced& forced() {
+  static Forced state;
+  return state;
+}
+
+}  // namespace
+
+std::span<const char* const> enum_names(Origin) {
+  static constexpr const char* kNames[] = {"forced", "tuned", "predicted"};
+  return kNames;
+}
+
+std::string forced_kernel(std::string_view op) {
+  {
+    Forced& state = forced();
+    std::lock_guard lock(state.mutex);
+    const auto it = state.kernel.find(op);
+    if (it != state.kernel.end() && !it->second.empty()) return it->second;
+  }
+  return std::string(settings().forced_kernel(op));
+}
+
+ForceScope::ForceScope(std::string op, std::string kernel) : op_(std::move(op)) {
+  Forced& state = forced();
+  std::lock_guard lock(state.mutex);
+  std::string& slot = state.kernel[op_];
+  before_ = slot;
+  slot = std::move(kernel);
+  bump_route_generation();
+}
+
+ForceScope::~ForceScope() {
+  Forced& state = forced();
+  std::lock_guard lock(state.mutex);
+  state.kernel[op_] = before_;
+  bump_route_generation();
+}
+
+bool check_calls() { return settings().check; }
+
+namespace {
+struct Counters {
+  std::mutex mutex;
+  std::map<std::string, std::atomic<int64_t>, std::less<>> value;  // nodes never move
+};
+Counters& all_counters() {
+  static Counters counters;
+  return counters;
+}
+}  // namespace
+
+std::atomic<int64_t>& counter(std::string_view name) {
+  Counters& all = all_counters();
+  std::lock_guard lock(all.mutex);
+  const auto it = all.value.find(name);
+  return it != all.value.end() ? it->second : all.value[std::string(name)];
+}
+
+std::vector<std::pair<std::string, int64_t>> counters() {
+  Counters& all = all_counters();
+  std::lock_guard lock(all.mutex);
+  std::vector<std::pair<std::string, int64_t>> out;
+  for (const auto& [name, value] : all.value) out.emplace_back(name, value.load(std::memory_order_relaxed));
+  return out;
+}
+
+}  // namespace eitri
