@@ -226,7 +226,7 @@ SafetensorsFile::~SafetensorsFile() = default;
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
   auto mapping = std::make_unique<Mapping>(Mapping{MappedFile(path)});
-  SafetensorsFile file = parse({static_cast<const std::byte*>(mapping->file.data()), mapping->file.size()}, path);
+  SafetensorsFile file = parse(mapping->file.bytes(), path);
   file.mapping_ = std::move(mapping);
   return file;
 }
@@ -326,7 +326,7 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
   for (size_t i = 0; i < order.size(); ++i) {
     if (sizes[i] > 0) file.append(static_cast<const char*>(order[i]->data), static_cast<size_t>(sizes[i]));
   }
-  write_file_atomically(path, file);
+  write_file_atomic(path, std::string_view(file));
 }
 
 }  // namespace eitri::checkpoint

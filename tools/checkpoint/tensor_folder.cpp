@@ -33,8 +33,7 @@ TensorFolder TensorFolder::open(const std::string& folder) {
     for (const Tensor& tensor : out.shard(kSingle).tensors()) out.shard_of_.emplace(tensor.name, kSingle);
     return out;
   }
-  const MappedFile file(index.string());
-  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  const std::string text = read_file(index.string(), kMaxHeaderBytes);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   require(!json.is_discarded() && json.is_object(), index.string(), ": is not a JSON object");
   const auto map = json.find("weight_map");
