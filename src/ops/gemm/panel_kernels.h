@@ -30,6 +30,22 @@ constexpr int64_t panel_bytes(int64_t k, int64_t element_bytes) {
   return steps * 2 * kTileBytes + (element_bytes == 1 ? kPanelSumsBytes : 0);
 }
 
+/// Panels of a weight that yields n outputs: 32 columns each, or 16 gate and 16 up columns.
+constexpr int64_t panel_count(int64_t n, GateLayout gate) {
+  const int64_t outputs = gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
+  return (n + outputs - 1) / outputs;
+}
+/// The weight's row (and the index of its scale and bias) that lies in `column` of `panel`; -1 in the padding.
+constexpr int64_t weight_row(int64_t n, GateLayout gate, int64_t panel, int64_t column) {
+  if (gate == GateLayout::none) {
+    const int64_t row = panel * kPanelColumns + column;
+    return row < n ? row : -1;
+  }
+  const int64_t up = column / 16, output = panel * 16 + column % 16;
+  if (output >= n) return -1;
+  return gate == GateLayout::separated ? up * n + output : 2 * output + up;
+}
+
 /// Rows [0, m) of A times panels [panel_begin, panel_end) of one weight matrix.
 struct PanelTask {
   // A: row i starts at a + source(i) * a_stride bytes, source(i) = row_index ? row_index[i] & row_mask : i. k elements;
