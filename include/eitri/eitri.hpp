@@ -12,12 +12,6 @@
 
 namespace eitri {
 
-#if defined(__GNUC__)
-#define EITRI_EXPORT __attribute__((visibility("default")))
-#else
-#define EITRI_EXPORT
-#endif
-
 EITRI_EXPORT void gemm(const GemmArgs& args);
 EITRI_EXPORT void grouped_gemm(const GroupedGemmArgs& args);
 EITRI_EXPORT void quantize(const QuantizeArgs& args);

@@ -10,6 +10,12 @@
 
 #include "eitri/enums.hpp"
 
+#if defined(__GNUC__)
+#define EITRI_EXPORT __attribute__((visibility("default")))
+#else
+#define EITRI_EXPORT
+#endif
+
 namespace eitri {
 
 /// Where a tensor lives. `index` is the ordinal among devices of that kind.
@@ -66,7 +72,7 @@ enum class Code : int {
 };
 
 /// The one exception type of the library.
-class Error : public std::runtime_error {
+class EITRI_EXPORT Error : public std::runtime_error {
  public:
   Error(Code code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Code code() const noexcept { return code_; }
