@@ -19,9 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/x86/inline.h"
 #include "eitri/enums.hpp"
-
-#define EITRI_INLINE inline __attribute__((always_inline))
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define EITRI_VEC vec512

@@ -7,10 +7,7 @@
 #include <cstring>
 
 #include "base/numeric.h"
-
-#if !defined(EITRI_INLINE)
-#define EITRI_INLINE inline __attribute__((always_inline))
-#endif
+#include "device/x86/inline.h"
 
 namespace eitri::vec1 {
 

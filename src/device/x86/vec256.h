@@ -1,15 +1,9 @@
 // 8 floats on AVX2, FMA, F16C. See vec.h for the interface; include that.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-
-#if !defined(EITRI_INLINE)
-#define EITRI_INLINE inline __attribute__((always_inline))
-#endif
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 

@@ -1,14 +1,11 @@
 // 16 floats on AVX-512 F, BW, DQ, VL. See vec.h for the interface; include that.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#if !defined(EITRI_INLINE)
-#define EITRI_INLINE inline __attribute__((always_inline))
-#endif
+#include "device/x86/inline.h"
+#include "device/x86/intrinsics.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
