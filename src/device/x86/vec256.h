@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device/x86/inline.h"
+#include "device/x86/intrinsics.h"
+
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 namespace eitri::vec256 {
