@@ -10,9 +10,6 @@
 
 namespace eitri {
 
-std::span<const char* const> enum_names(ActivationKind);
-std::span<const char* const> enum_names(GateLayout);
-
 /// The activation in double, and what an fp32 evaluation of it may be off by, in units of fp32's epsilon (2^-23): each
 /// step's own rounding, and how far a rounded argument moves the next step. Used by the references of every op with an
 /// activation. Without a gate `up` is ignored.

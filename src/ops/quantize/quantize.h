@@ -10,8 +10,6 @@
 
 namespace eitri {
 
-std::span<const char* const> enum_names(Quant);
-
 struct Quantize {
   static constexpr const char* name = "quantize";
   using Args = QuantizeArgs;
