@@ -149,12 +149,14 @@ std::string place_of(const View& view, int64_t linear) {
   return str("[", index, "]");
 }
 
+double without_nan_sign(double value) { return std::isnan(value) ? std::fabs(value) : value; }
+
 std::string describe(const View& got, const Expected& expected, const Tolerance& tolerance,
                      const Tally& tally, const char* name) {
   const auto at = static_cast<size_t>(tally.first);
   const double want = expected.value[at];
   const std::string head =
-      str(name, place_of(got, tally.first), " is ", tally.first_got, "; expected ", want);
+      str(name, place_of(got, tally.first), " is ", without_nan_sign(tally.first_got), "; expected ", without_nan_sign(want));
   if (expected.bound.empty()) return head + " exactly";
   return str(head, " +- ",
              tolerance.absolute + tolerance.relative * std::fabs(want) +
