@@ -1,0 +1,8 @@
+// moe_combine.portable.rows: the template of moe_combine_rows.h at this level.
+#include "ops/moe_combine/moe_combine_rows.h"
+
+namespace eitri::portable {
+
+void combine_pieces(const MoeCombineTask& task, int64_t begin, int64_t end) { EITRI_VEC::combine_any(task, begin, end); }
+
+}  // namespace eitri::portable
