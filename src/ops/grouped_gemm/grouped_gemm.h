@@ -72,12 +72,9 @@ struct GroupedGemm {
 struct ExpertRun {
   int32_t expert, begin, rows;
 };
-/// Reads moe_sort's lists into runs, experts in order. Whatever the lists hold, no run leaves [0, capacity) or
-/// [0, experts) and no token is >= tokens. `runs` has room for capacity entries, or for at most one a block plus one for
-/// every padding entry inside a block: (capacity + 1) / 2 + blocks. Returns the number of runs.
+/// Reads moe_sort's lists into runs, in the order of the list. Whatever the lists hold, no run leaves [0, capacity) or
+/// [0, experts) and no token in one is >= tokens. `runs` has room for `capacity` entries. Returns the number of runs.
 int64_t find_runs(const GroupedGemmArgs& args, ExpertRun* runs);
-/// Room that find_runs may need.
-int64_t max_runs(int64_t capacity, int64_t block);
 
 /// moe_sort packs a slot and a token into one id.
 inline constexpr int32_t kTokenMask = 0xffffff;

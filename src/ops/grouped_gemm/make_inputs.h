@@ -1,0 +1,25 @@
+// Inputs of expert layers for tests and benchmarks: weights in any format, and what a router would choose.
+#pragma once
+
+#include <initializer_list>
+
+#include "dispatch/maker.h"
+#include "eitri/types.hpp"
+#include "ops/gemm/pack.h"
+
+namespace eitri {
+
+/// Random weights [n, k] or [experts, n, k] of realistic scale (codes for i8), packed as `format` says. `m_hint` is for
+/// a library's layout.
+View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate,
+                  WeightFormat format, int64_t m_hint);
+
+struct Routing {
+  View ids;      // i32 [tokens, top_k]
+  View weights;  // f32 [tokens, top_k]
+};
+/// Distinct random experts for every token. Odd token counts above 1 are irregular on purpose: one token names an expert
+/// twice, one has an id of -1, one has an id of `experts`.
+Routing make_routing(Maker& maker, int64_t tokens, int64_t top_k, int64_t experts);
+
+}  // namespace eitri

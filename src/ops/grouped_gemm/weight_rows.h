@@ -1,0 +1,29 @@
+// Rows of a weight operand in double, for references: any layout that pack_weights makes, decoded a row at a time, so
+// that a reference over a whole layer takes seconds.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "eitri/types.hpp"
+
+namespace eitri {
+
+class WeightRows {
+ public:
+  /// Matrix `index` of weights [n, k] or [experts, n, k], any WeightFormat.
+  WeightRows(const View& weights, int64_t index);
+  /// Row n of the source weight (gate and up rows as its owner laid them out), k values.
+  void decode(int64_t n, double* to) const;
+
+ private:
+  int64_t k_ = 0, rows_ = 0;
+  DType dtype_;
+  const std::byte* plain_ = nullptr;  // strided: element (0, 0); null when in panels
+  int64_t row_stride_ = 0, element_stride_ = 0;
+  const std::byte* panels_ = nullptr;
+  GateLayout gate_ = GateLayout::none;
+  std::vector<std::byte> unpacked_;  // of a library's layout
+};
+
+}  // namespace eitri
