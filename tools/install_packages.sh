@@ -6,8 +6,8 @@ set -euo pipefail
 declare -A group=(
   [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev libxbyak-dev"
   [test]="libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pytest python3-numpy"
-  [lint]="git clang-format clang-tidy binutils"
-  [clang]="clang-14 libclang-rt-14-dev libomp-14-dev llvm-14"
+  [lint]="git clang-format clang-tidy-16 binutils"
+  [clang]="clang-16 libclang-rt-16-dev libomp-16-dev llvm-16"
   [frameworks]="python3-venv python3-pip"
 )
 

@@ -1,34 +1,30 @@
 #include "checkpoint/moe_model.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/atomic_file.h"
+#include "base/dtype.h"
 #include "base/error.h"
+#include "ops/activation/activation.h"
+#include "ops/fused_moe/fused_moe.h"
+#include "ops/topk_gating/topk_gating.h"
 
 namespace eitri::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-// By ordinal of the enums in eitri/ops.hpp.
-constexpr std::array<std::string_view, 7> kActivations = {"none", "relu", "silu", "gelu", "gelu_tanh", "swiglu", "situv2"};
-constexpr std::array<std::string_view, 3> kGates = {"none", "separated", "interleaved"};
-constexpr std::array<std::string_view, 3> kScores = {"softmax", "sigmoid", "sqrt_softplus"};
-constexpr std::array<std::string_view, 2> kStages = {"first", "second"};
-
-template <class Enum, size_t N>
-Enum enum_from(const std::array<std::string_view, N>& names, std::string_view name, const std::string& where) {
-  const auto it = std::find(names.begin(), names.end(), name);
-  if (it == names.end()) {
-    std::string known;
-    for (const auto& n : names) known += str(known.empty() ? "" : ", ", n);
-    fail(Code::invalid_argument, str(where, " is '", name, "'; expected one of ", known));
+template <NamedEnum Enum> Enum enum_from(std::string_view name, const std::string& where) {
+  std::string known;
+  const auto names = enum_names(Enum{});
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (name == names[i]) return static_cast<Enum>(i);
+    known += str(known.empty() ? "" : ", ", names[i]);
   }
-  return static_cast<Enum>(it - names.begin());
+  fail(Code::invalid_argument, str(where, " is '", name, "'; expected one of ", known));
 }
 
 /// An object whose keys must all be read: what nobody asked for is refused by done().
@@ -89,11 +85,6 @@ class Fields {
 
 }  // namespace
 
-std::string_view name_of(ActivationKind kind) { return kActivations[static_cast<size_t>(kind)]; }
-std::string_view name_of(GateLayout gate) { return kGates[static_cast<size_t>(gate)]; }
-std::string_view name_of(Score score) { return kScores[static_cast<size_t>(score)]; }
-ActivationKind activation_from(std::string_view name, const std::string& where) { return enum_from<ActivationKind>(kActivations, name, where); }
-
 MoeModel parse_moe_model(std::string_view text, const std::string& file) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   require(!json.is_discarded(), file, ": is not valid JSON");
@@ -108,12 +99,12 @@ MoeModel parse_moe_model(std::string_view text, const std::string& file) {
   model.shared_inter = fields.integer("shared_inter", 0);
   model.layers = fields.integer("layers", 1);
   model.first_moe_layer = fields.integer("first_moe_layer", 0);
-  model.gate = enum_from<GateLayout>(kGates, fields.text("gate", "separated"), fields.name("gate"));
+  model.gate = enum_from<GateLayout>(fields.text("gate", "separated"), fields.name("gate"));
   model.expert_bias = fields.boolean("expert_bias", false);
-  model.weight_stage = enum_from<WeightStage>(kStages, fields.text("weight_stage", "second"), fields.name("weight_stage"));
+  model.weight_stage = enum_from<WeightStage>(fields.text("weight_stage", "second"), fields.name("weight_stage"));
 
   Fields activation(fields.required("activation"), fields.name("activation"));
-  model.activation.kind = activation_from(activation.text("kind"), activation.name("kind"));
+  model.activation.kind = enum_from<ActivationKind>(activation.text("kind"), activation.name("kind"));
   model.activation.limit = activation.number("limit", model.activation.limit);
   model.activation.alpha = activation.number("alpha", model.activation.alpha);
   model.activation.beta = activation.number("beta", model.activation.beta);
@@ -121,7 +112,7 @@ MoeModel parse_moe_model(std::string_view text, const std::string& file) {
   activation.done();
 
   Fields router(fields.required("router"), fields.name("router"));
-  model.router.score = enum_from<Score>(kScores, router.text("score"), router.name("score"));
+  model.router.score = enum_from<Score>(router.text("score"), router.name("score"));
   model.router.renormalize = router.boolean("renormalize", false) ? Renormalize::yes : Renormalize::no;
   model.router.scale = router.number("scale", 1);
   model.router.groups = static_cast<int>(std::clamp<int64_t>(router.integer("groups", 1), 0, 1 << 20));

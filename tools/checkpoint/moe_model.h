@@ -57,10 +57,4 @@ MoeModel find_moe_model(const std::string& model, const std::vector<std::string>
 /// Names of the models in `folders`, sorted.
 std::vector<std::string> moe_model_names(const std::vector<std::string>& folders);
 
-/// Spelling in JSON files and messages.
-std::string_view name_of(ActivationKind);
-std::string_view name_of(GateLayout);
-std::string_view name_of(Score);
-ActivationKind activation_from(std::string_view name, const std::string& where);
-
 }  // namespace eitri::checkpoint
