@@ -47,7 +47,8 @@ struct View {
     int64_t step = 1;
     for (int i = rank - 1; i >= 0; --i) {
       stride[i] = step;
-      step *= shape[i] > 0 ? shape[i] : 1;
+      // Wraps, without undefined behaviour, for extents that no memory holds: operators refuse such a view.
+      step = static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(shape[i] > 0 ? shape[i] : 1));
     }
   }
   /// True when an argument was passed, an empty tensor (extent 0, data may be null) included.

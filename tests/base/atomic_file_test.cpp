@@ -204,10 +204,10 @@ TEST_F(FileTest, RefusesFoldersOfOthers) {
   const std::string foreign = path("foreign");
   fs::create_directory(foreign);
   if (::chown(foreign.c_str(), 12345, static_cast<gid_t>(-1)) != 0) {
-    EXPECT_NE(refusal([] { make_private_dir("/proc"); }).find("belongs to user 0"),
+    EXPECT_NE(refusal([] { make_private_dir("/proc"); }).find("it belongs to user 0"),
               std::string::npos);
   } else {
-    EXPECT_NE(refusal([&] { make_private_dir(foreign); }).find("belongs to user 12345"),
+    EXPECT_NE(refusal([&] { make_private_dir(foreign); }).find("it belongs to user 12345"),
               std::string::npos);
   }
 }

@@ -150,6 +150,9 @@ TEST(CheckView, RefusesSpansThatOverflow) {
   EXPECT_TRUE(too_big(strided(DType::u8, {2, 2}, {INT64_MAX, INT64_MAX})));
   EXPECT_TRUE(too_big(strided(DType::i64, {INT64_MAX, 2}, {1, 1})));
   EXPECT_FALSE(too_big(strided(DType::u8, {INT64_MAX, 0}, {INT64_MAX, 1}))) << "empty";
+  // Contiguous views whose outer strides wrapped are caught by their inner extents.
+  EXPECT_TRUE(too_big(View(memory.data(), DType::u8, {2, int64_t{1} << 32, int64_t{1} << 32})));
+  EXPECT_TRUE(too_big(View(memory.data(), DType::u8, {2, 3, INT64_MAX})));
   View packed(memory.data(), DType::i8, {1, 1});
   packed.layout = Layout::packed;
   packed.shape[0] = packed.shape[1] = int64_t{1} << 33;
