@@ -1,10 +1,10 @@
 // topk_gating: the router of a mixture of experts: scores, choice of top_k experts, weights.
 //
 // Beyond the contract in eitri/ops.hpp: a +inf logit counts as the largest float; when every logit of a row is -inf, softmax
-// gives each expert 1 / experts; a sum of 0 makes renormalised weights 0. A biased score that is NaN counts as -inf. Experts
-// outside the kept groups are out, whatever the scores inside. Choice and weights are computed in double on every machine, so
-// that all rows of the table choose alike: without bias by the logits themselves (every score rises with the logit), with
-// bias by score + bias.
+// gives each expert 1 / experts; powers below e^-708 are 0, and a sum of 0 makes renormalised weights 0. A biased score that
+// is NaN counts as -inf. Experts outside the kept groups are out, whatever the scores inside. Choice and weights are computed
+// in double on every machine, so that all rows of the table choose alike: without bias by the logits themselves (every
+// score rises with the logit), with bias by score + bias.
 #pragma once
 
 #include <span>
