@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <set>
 
-#include "backend/cpu/cpu.h"
 #include "harness/kernel_tests.h"
+#include "harness/levels.h"
 #include "ops/ops.h"
 
 namespace eitri {
@@ -64,7 +64,9 @@ TEST(Coverage, reference_takes_every_case_and_is_never_preferred) {
         for (const auto& c : all) {
           if (!c.support.ok) continue;
           EXPECT_TRUE(c.guess.us > 0 && std::isfinite(c.guess.us)) << c.kernel->name << " guesses " << c.guess.us;
-          if (c.kernel != &kernels.back()) EXPECT_LT(c.guess.us, all.back().guess.us) << c.kernel->name << " " << key_of(problem);
+          if (c.kernel != &kernels.back()) {
+            EXPECT_LT(c.guess.us, all.back().guess.us) << c.kernel->name << " " << key_of(problem);
+          }
           for (size_t i = 0; i < c.kernel->knobs.size(); ++i)
             EXPECT_THAT(c.kernel->knobs[i].values, testing::Contains(c.guess.config[i])) << c.kernel->name << " " << c.kernel->knobs[i].name;
           Config parsed;
@@ -84,7 +86,9 @@ TEST(Coverage, costs_are_positive_and_bench_cases_are_legal) {
       for (const auto& [problem, note] : list) {
         const Cost cost = Op::cost(problem);
         EXPECT_TRUE(std::isfinite(cost.flops) && cost.flops >= 0 && std::isfinite(cost.bytes) && cost.bytes >= 0) << key_of(problem);
-        if (!Op::empty(problem)) EXPECT_GT(cost.bytes, 0) << Op::name << " " << key_of(problem);
+        if (!Op::empty(problem)) {
+          EXPECT_GT(cost.bytes, 0) << Op::name << " " << key_of(problem);
+        }
       }
     }
   });
@@ -107,7 +111,9 @@ TEST(Coverage, every_extent_is_zero_in_some_case) {
     }
     EXPECT_TRUE(some_empty) << Op::name << " has no empty case";
     for (const std::string& name : extents)
-      if (!exempt.contains(name)) EXPECT_TRUE(zero.contains(name)) << Op::name << ": no test case has " << name << " = 0";
+      if (!exempt.contains(name)) {
+        EXPECT_TRUE(zero.contains(name)) << Op::name << ": no test case has " << name << " = 0";
+      }
   });
 }
 

@@ -140,9 +140,11 @@ void reference_row(const Args& a, const Problem&, const Config&, Launch&) { Scal
 /// A recipe: computes all rows, then the first one again as a routed child.
 void recipe(const Args& a, const Problem&, const Config&, Launch&) {
   right(a);
-  call<ScaleAdd>(ScaleAdd::rows_of(a, 0, 1));
+  if (a.x.shape[0] > 1) call<ScaleAdd>(ScaleAdd::rows_of(a, 0, 1));
 }
-void recipe_children(const Problem& p, const Config&, ChildSink& sink) { sink.add<ScaleAdd>({.rows = 1, .cols = p.cols}); }
+void recipe_children(const Problem& p, const Config&, ChildSink& sink) {
+  if (p.rows > 1) sink.add<ScaleAdd>({.rows = 1, .cols = p.cols});
+}
 
 constexpr int kUnrolls[] = {1, 2, 4};
 constexpr Knob kKnobs[] = {{"unroll", kUnrolls}};
@@ -165,8 +167,7 @@ constexpr Kernel<ScaleAdd> kRows[] = {
     {.name = "scale_add.portable.workspace", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kStrict,
      .supports = any, .guess = takes<30>, .workspace = workspace_bytes, .launch = through_workspace},
     {.name = "scale_add.recipe.first_row_again", .family = Family::recipe, .target = Target::any_cpu, .numerics = kStrict,
-     .supports = [](const Problem& p, const Device&) { return p.rows > 1 ? Support::yes() : Support::no("rows is 1; nothing to split"); },
-     .guess = takes<40>, .launch = recipe, .children = recipe_children},
+     .supports = any, .guess = takes<40>, .launch = recipe, .children = recipe_children},
     fault_row<Fault::within_tolerance>("scale_add.right.within_tolerance", {}),
     fault_row<Fault::nan>("scale_add.fault.nan"),
     fault_row<Fault::infinity>("scale_add.fault.infinity"),

@@ -6,9 +6,8 @@
 #include <map>
 #include <set>
 
-#include "backend/cpu/cpu.h"
-#include "base/settings.h"
 #include "harness/check_row.h"
+#include "harness/levels.h"
 #include "ops/ops.h"
 
 namespace eitri::harness {
@@ -133,20 +132,7 @@ template <Operator Op> void register_op() {
 
 }  // namespace
 
-const std::vector<Isa>& levels() {
-  static const std::vector<Isa> all = [] {
-    if (!settings().isa.empty()) return std::vector<Isa>{cpu_device().isa};
-    std::vector<Isa> found;
-    for (int i = 0; i <= static_cast<int>(best_isa()); ++i) found.push_back(static_cast<Isa>(i));
-    return found;
-  }();
-  return all;
-}
-
 const std::vector<RowCoverage>& coverage() { return mutable_coverage(); }
-
-LevelScope::LevelScope(Isa isa) : before_(cpu_device().isa) { force_isa(isa); }
-LevelScope::~LevelScope() { force_isa(before_); }
 
 void register_kernel_tests() {
   for_each_op([]<Operator Op>() { register_op<Op>(); });

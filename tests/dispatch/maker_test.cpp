@@ -1,0 +1,150 @@
+// Maker: the surroundings of tensors, and data that does not depend on them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "dispatch/maker.h"
+
+namespace eitri {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<double> values(const View& view) {
+  std::vector<double> out;
+  for (int64_t i = 0; i < view.shape[0]; ++i)
+    for (int64_t j = 0; j < view.shape[1]; ++j) out.push_back(load(view, {i, j}));
+  return out;
+}
+
+TEST(Maker, data_depends_on_seed_and_name_alone) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8, DType::f8e4m3, DType::i4}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 34}, {400, 300}}) {
+      Maker plain({.seed = 7}), strided({.seed = 7, .guards = true, .strided = true, .zero_pads = true}), other({.seed = 8});
+      const auto a = values(plain.input("x", dtype, {rows, cols}, Fill::code));
+      strided.input("first", dtype, {3, 4}, Fill::normal);  // the order of requests does not matter
+      EXPECT_EQ(a, values(strided.input("x", dtype, {rows, cols}, Fill::code))) << to_string(dtype);
+      EXPECT_NE(a, values(other.input("x", dtype, {rows, cols}, Fill::code)));
+      EXPECT_NE(a, values(plain.input("y", dtype, {rows, cols}, Fill::code)));
+    }
+  }
+}
+
+TEST(Maker, small_and_large_tensors_are_made_of_the_same_numbers) {
+  Maker maker;
+  const View large = maker.input("x", DType::f32, {300, 300}, Fill::normal);
+  const View small = maker.input("x", DType::f32, {1, 300}, Fill::normal);
+  for (int64_t i = 0; i < 300; ++i) EXPECT_EQ(load(small, {0, i}), load(large, {0, i}));
+}
+
+TEST(Maker, fills_look_as_promised) {
+  Maker maker;
+  const auto moments = [](const std::vector<double>& x) {
+    double sum = 0, squares = 0;
+    for (const double v : x) sum += v, squares += v * v;
+    return std::pair(sum / double(x.size()), squares / double(x.size()));
+  };
+  const auto [mean, square] = moments(values(maker.input("n", DType::f32, {256, 400}, Fill::normal)));
+  EXPECT_NEAR(mean, 0, 0.02);
+  EXPECT_NEAR(square, 1, 0.02);
+  EXPECT_NEAR(moments(values(maker.input("w", DType::bf16, {256, 400}, Fill::weight))).second, 1.0 / 400, 1e-4);
+  double low = 0, high = 0;
+  for (const double v : values(maker.input("c", DType::i8, {256, 400}, Fill::code))) low = std::min(low, v), high = std::max(high, v);
+  EXPECT_EQ(low, -127);
+  EXPECT_EQ(high, 127);
+  for (const double v : values(maker.input("s", DType::f32, {10, 400}, Fill::scale))) EXPECT_TRUE(v > 0.004 && v < 0.021) << v;
+  for (const double v : values(maker.input("p", DType::f32, {10, 400}, Fill::probability))) EXPECT_TRUE(v > 0 && v <= 1) << v;
+  for (const double v : values(maker.input("z", DType::f32, {10, 400}, Fill::zero))) EXPECT_EQ(v, 0);
+}
+
+TEST(Maker, outputs_start_as_what_no_kernel_writes) {
+  for (const DType dtype : all_dtypes()) {
+    Maker maker({.guards = true, .strided = true});
+    const View out = maker.output("out", dtype, {3, 6});
+    for (const double v : values(out)) {
+      if (is_float(dtype) && dtype != DType::f4e2m1) {
+        EXPECT_TRUE(std::isnan(v)) << to_string(dtype);
+      }
+      if (dtype == DType::i8) {
+        EXPECT_EQ(v, -128);
+      }
+      if (dtype == DType::i32) {
+        EXPECT_EQ(v, static_cast<double>(static_cast<int32_t>(0xa5a5a5a5)));
+      }
+    }
+    store(out, {1, 2}, 1);
+    maker.poison_outputs();
+    EXPECT_NE(load(out, {1, 2}), 1) << to_string(dtype);
+    EXPECT_EQ(maker.damage(), "");
+  }
+}
+
+TEST(Maker, pads_are_nan_or_zero) {
+  for (const bool zero : {false, true}) {
+    Maker maker({.guards = true, .strided = true, .zero_pads = zero});
+    const View x = maker.input("x", DType::bf16, {3, 5}, Fill::normal);
+    ASSERT_GT(x.stride[0], 5);
+    for (int64_t i = -3; i < 2 * x.stride[0] + 8; ++i) {
+      if (i >= 0 && i % x.stride[0] < 5 && i / x.stride[0] < 3) continue;
+      const double pad = load_at(x.data, DType::bf16, i);
+      EXPECT_TRUE(zero ? pad == 0 : std::isnan(pad)) << i;
+    }
+  }
+}
+
+TEST(Maker, damage_is_found_at_every_byte_around) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8, DType::i4}) {
+    Maker maker({.guards = true, .strided = true});
+    const View out = maker.output("out", dtype, {3, 6});
+    auto* const data = static_cast<std::byte*>(out.data);
+    const int64_t row = bytes_for(dtype, out.stride[0]), cells = bytes_for(dtype, 6), span = span_bytes(out);
+    for (int64_t i = -40; i < span + 40; ++i) {
+      const bool inside = i >= 0 && i < span && i % row < cells;
+      const std::byte before = data[i];
+      data[i] ^= std::byte{0x10};
+      EXPECT_EQ(maker.damage().empty(), inside) << to_string(dtype) << " byte " << i;
+      data[i] = before;
+    }
+    EXPECT_EQ(maker.damage(), "");
+  }
+}
+
+TEST(Maker, damage_says_where) {
+  Maker maker({.guards = true});
+  const View x = maker.input("x", DType::f32, {2, 3}, Fill::normal);
+  maker.seal();
+  EXPECT_EQ(maker.damage(), "");
+  auto* data = static_cast<float*>(x.data);
+  data[6] = 0;
+  EXPECT_THAT(maker.damage(), HasSubstr("x (f32[2, 3]) was overwritten 0 bytes after its end"));
+  Maker second({.guards = true});
+  const View y = second.input("y", DType::f32, {2, 3}, Fill::normal);
+  second.seal();
+  static_cast<float*>(y.data)[0] += 1;
+  EXPECT_THAT(second.damage(), HasSubstr("y (f32[2, 3]) is an input, but was written to"));
+}
+
+TEST(Maker, empty_tensors) {
+  Maker maker({.guards = true, .strided = true});
+  const View a = maker.input("a", DType::f32, {0, 3}, Fill::normal), b = maker.output("b", DType::i8, {3, 0});
+  EXPECT_TRUE(a.given() && b.given());
+  EXPECT_EQ(maker.damage(), "");
+  std::byte* raw = maker.raw("packed", 100);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(raw) % 64, 0u);
+  std::memset(raw, 0, 100);
+  EXPECT_EQ(maker.damage(), "");
+  raw[100] = std::byte{0};
+  EXPECT_NE(maker.damage(), "");
+}
+
+TEST(Maker, dense_inputs_stay_dense) {
+  Maker maker({.strided = true});
+  EXPECT_TRUE(is_contiguous(maker.dense("ids", DType::i32, {4, 5}, Fill::zero)));
+  EXPECT_FALSE(is_contiguous(maker.input("x", DType::f32, {4, 5}, Fill::zero)));
+  EXPECT_EQ(maker.input("n", DType::f32, {5}, Fill::zero).stride[0], 1) << "vectors have no gaps";
+}
+
+}  // namespace
+}  // namespace eitri
