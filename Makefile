@@ -63,7 +63,7 @@ format-check: packages-lint
 	@$(sources) | xargs -r clang-format --dry-run --Werror
 
 tidy: packages-lint build  ## clang-tidy on the lines changed since BASE
-	@git diff -U0 --no-color $(BASE) -- '*.cpp' '*.h' '*.hpp' | clang-tidy-diff -p1 -path build -quiet -j $(JOBS)
+	@git diff -U0 --no-color $(BASE) -- '*.cpp' '*.h' '*.hpp' | clang-tidy-diff-16.py -clang-tidy-binary clang-tidy-16 -p1 -path build -quiet -j $(JOBS)
 
 asan: packages-build packages-test  ## the tests under AddressSanitizer
 	@$(call sanitized,asan)
@@ -122,6 +122,6 @@ define sanitized
 $(call configure,$(1)); $(CMAKE) --build build/$(1) -j $(JOBS) --target eitri_tests; \
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
   TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=1 \
-  external_symbolizer_path=$(firstword $(wildcard /usr/bin/llvm-symbolizer-14))"; \
+  external_symbolizer_path=$(firstword $(wildcard /usr/bin/llvm-symbolizer-16))"; \
 $(call run_tests,build/$(1),$(2))
 endef

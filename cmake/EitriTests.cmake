@@ -1,19 +1,22 @@
 # eitri_tests (all tests, one binary), eitri_bench, and the fuzz targets.
 find_package(GTest REQUIRED)
 
-file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/*_test.cpp)
-file(GLOB harness_sources CONFIGURE_DEPENDS tests/harness/*.cpp)
-# tests/device/LEVEL_vec.cpp: the vector functions of one level behind plain function pointers, with that level's flags.
-set(level_sources tests/device/portable_vec.cpp)
-if(EITRI_X86)
-  list(APPEND level_sources tests/device/x86_avx2_vec.cpp tests/device/x86_avx512_vec.cpp)
-  set_source_files_properties(tests/device/x86_avx2_vec.cpp PROPERTIES COMPILE_OPTIONS "${isa_avx2}")
-  set_source_files_properties(tests/device/x86_avx512_vec.cpp PROPERTIES COMPILE_OPTIONS "${isa_avx512}")
+# Tests are tests/**/*_test.cpp; the other files there are what tests need, tests/main.cpp included. Files that test an ISA's
+# device code are named as kernel files are. tests/fuzz is apart.
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/*.cpp)
+list(FILTER test_sources EXCLUDE REGEX "/tests/(fuzz|frameworks)/")
+# A test named after an ISA (gemm_amx_test.cpp) only calls its kernels; the flags are for the files that hold its instructions.
+set(isa_sources ${test_sources})
+list(FILTER isa_sources EXCLUDE REGEX "_test\\.cpp$")
+eitri_apply_isa(isa_sources)
+if(NOT EITRI_X86)
+  list(FILTER test_sources EXCLUDE REGEX "/x86_[^/]*$")
 endif()
 if(test_sources)
   add_executable(eitri_tests ${test_sources} ${harness_sources} ${level_sources})
   target_include_directories(eitri_tests PRIVATE tests)
   target_link_libraries(eitri_tests PRIVATE eitri_tools GTest::gtest GTest::gmock)
+  target_compile_options(eitri_tests PRIVATE -Wno-dangling-else)  # an EXPECT_ in an if without braces is meant so
   target_compile_definitions(eitri_tests PRIVATE EITRI_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/tests/main.cpp)
     target_sources(eitri_tests PRIVATE tests/main.cpp)
