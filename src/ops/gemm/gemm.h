@@ -56,13 +56,13 @@ struct Gemm {
 /// kernels. The reference's bound carries the activation's slope. The derivation is in gemm.cpp.
 Tolerance gemm_tolerance(DType a, DType c, int64_t k);
 
-/// act(x) or act(gate, up) in double, for references. `bound` values are those of the arguments; returns the bound of
-/// the result: the activation's slopes times them, plus the rounding of the activation itself.
-struct ActivatedDouble {
+/// act(gate, up), or act(gate) without a gate layout, for references: the value, and the bound such that
+/// bound_eps * bound covers arguments off by bound_eps times their own bounds and the activation's own rounding.
+struct Activated {
   double value, bound;
 };
-ActivatedDouble activate_double(const ActivationParams& params, double x, double x_bound);
-ActivatedDouble activate_double(const ActivationParams& params, double gate, double gate_bound, double up, double up_bound);
+Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up,
+                    double up_bound, double bound_eps);
 
 /// The panel kernel of an instruction level for operands of `dtype`; null when there is none.
 PanelFn panel_kernel(Target target, DType dtype, const Device& device);

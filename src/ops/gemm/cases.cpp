@@ -1,0 +1,169 @@
+// What tests and benchmarks run: extents around every tile edge (16, 32, 64), each extent 0, all dtypes, batches, biases,
+// activations and gates; public bug reports (B01, B11); the shapes of the published CPU comparison.
+#include "base/view.h"
+#include "ops/gemm/gemm.h"
+#include "ops/gemm/library.h"
+
+namespace eitri {
+
+namespace {
+
+using Problem = Gemm::Problem;
+constexpr DType kOperands[] = {DType::f32, DType::bf16, DType::f16, DType::i8};
+constexpr DType kResults[] = {DType::f32, DType::bf16, DType::f16};
+constexpr WeightFormat kOurs[] = {WeightFormat::panel32, WeightFormat::strided};
+
+/// c as models use it: the operand's dtype, bf16 for i8.
+DType usual_result(DType a) { return a == DType::i8 ? DType::bf16 : a; }
+
+void add_extents(std::vector<Case<Problem>>& out, DType a) {
+  const auto add = [&](int64_t m, int64_t n, int64_t k, const char* note) {
+    // Both weight formats take turns; the result dtype follows the operand.
+    const WeightFormat format = kOurs[out.size() % 2];
+    out.push_back({{.m = m, .n = n, .k = k, .a = a, .c = usual_result(a), .b_format = format}, note});
+  };
+  for (const int64_t m : {1, 2, 3, 5, 6, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 101}) add(m, 48, 80, "rows around tiles");
+  for (const int64_t n : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97}) add(7, n, 64, "columns around tiles");
+  for (const int64_t k : {1, 2, 3, 4, 5}) add(19, 33, k, "tiny k");
+  for (const int64_t k : {16, 17, 31, 32, 33, 34, 40, 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 200, 255})
+    add(32, 64, k, "B01: k tails");
+  add(1, 1, 1, "one product");
+  add(200, 100, 2100, "several blocks of rows and of k");
+  add(409, 67, 523, "primes, enough rows to share out");
+}
+
+void add_epilogues(std::vector<Case<Problem>>& out, DType a) {
+  const DType c = usual_result(a);
+  const DType biases[] = {DType::none, DType::f32, c};
+  const auto add = [&](ActivationKind kind, GateLayout gate, DType bias, WeightFormat format) {
+    out.push_back({{.m = 18, .n = 70, .k = 50, .a = a, .c = c, .b_format = format, .bias = bias, .activation = kind, .gate = gate},
+                   "bias, activation, gate"});
+  };
+  for (const DType bias : biases) {
+    if (bias == biases[1] && c == DType::f32) continue;  // c's dtype is f32 already
+    for (const auto kind : {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
+      if (bias != DType::none || kind != ActivationKind::none) add(kind, GateLayout::none, bias, kOurs[out.size() % 2]);
+    for (const auto kind : {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
+      for (const auto gate : {GateLayout::separated, GateLayout::interleaved})
+        for (const WeightFormat format : kOurs) add(kind, gate, bias, format);
+  }
+}
+
+void add_zeros(std::vector<Case<Problem>>& out) {
+  for (const DType a : {DType::bf16, DType::i8}) {
+    const Problem base{.batch = 2, .m = 5, .n = 34, .k = 21, .a = a, .c = DType::bf16, .bias = DType::f32};
+    for (const WeightFormat format : kOurs) {
+      Problem p = base;
+      p.b_format = format;
+      p.batch = 0;
+      out.push_back({p, "no batch"});
+      p.batch = 1;
+      p.m = 0;
+      out.push_back({p, "no rows"});
+      p.m = base.m;
+      p.n = 0;
+      out.push_back({p, "no columns"});
+      p.n = base.n;
+      p.k = 0;
+      out.push_back({p, "no k: act(bias)"});
+      p.activation = ActivationKind::swiglu;
+      p.gate = GateLayout::separated;
+      out.push_back({p, "no k, gated"});
+    }
+  }
+}
+
+void add_batches(std::vector<Case<Problem>>& out) {
+  for (const DType a : kOperands) {
+    for (const WeightFormat format : kOurs) {
+      const DType c = usual_result(a);
+      out.push_back({{.batch = 16, .m = 32, .n = 64, .k = 33, .a = a, .c = c, .b_format = format}, "B01: batched, k tail"});
+      out.push_back({{.batch = 3, .m = 5, .n = 40, .k = 70, .a = a, .c = c, .b_format = format, .bias = c,
+                      .activation = ActivationKind::silu, .gate = GateLayout::interleaved}, "batched, gated, bias of c's dtype"});
+    }
+  }
+}
+
+void add_library(std::vector<Case<Problem>>& out) {
+  if (library::version() == 0) return;
+  for (const DType a : {DType::f32, DType::bf16, DType::i8}) {
+    Problem p{.m = 9, .n = 70, .k = 50, .a = a, .c = usual_result(a), .b_format = WeightFormat::onednn};
+    out.push_back({p, "the library's layout"});
+    p.bias = DType::f32;
+    p.activation = ActivationKind::swiglu;
+    p.gate = GateLayout::separated;
+    out.push_back({p, "the library's layout, gated"});
+    p.gate = GateLayout::interleaved;
+    p.batch = 2;
+    p.m = 33;
+    out.push_back({p, "the library's layout, gated, batched"});
+  }
+}
+
+View packed(const View& rows, const Problem& p, Maker& maker) {
+  const PackArgs args{.weights = rows, .gate = p.gate,
+                      .format = p.b_format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
+                      .m_hint = p.m > 0 ? p.m : 1};
+  return pack_weights(args, maker.raw("b", packed_bytes(args)));
+}
+
+}  // namespace
+
+Cases<Problem> Gemm::cases() {
+  Cases<Problem> all;
+  auto& test = all.test;
+  for (const DType a : kOperands)
+    for (const DType c : kResults)
+      for (const WeightFormat format : kOurs)
+        test.push_back({{.m = 33, .n = 65, .k = 97, .a = a, .c = c, .b_format = format}, "dtypes"});
+  for (const DType a : kOperands) add_extents(test, a);
+  for (const DType a : kOperands) add_epilogues(test, a);
+  add_zeros(test);
+  add_batches(test);
+  for (const DType a : {DType::bf16, DType::i8})
+    for (const int64_t m : {1, 32}) test.push_back({{.m = m, .n = 512, .k = 7168, .a = a, .c = DType::bf16}, "B11: long k, few columns"});
+  add_library(test);
+
+  struct Shape {
+    int64_t n, k;
+  };
+  for (const DType a : {DType::bf16, DType::i8})
+    for (const Shape s : {Shape{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {7168, 2048}, {768, 2048}, {2048, 768}})
+      for (const int64_t m : {1, 4, 16, 64, 256, 1024})
+        all.bench.push_back({{.m = m, .n = s.n, .k = s.k, .a = a, .c = DType::bf16}, "model shapes"});
+  return all;
+}
+
+Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
+  const bool batched = p.batch != 1, i8 = p.a == DType::i8;
+  // Same tensors with and without a batch dimension.
+  const auto tensor = [&](auto&& place, const char* tensor_name, DType dtype, int64_t rows, int64_t columns, auto... fill) {
+    return batched ? place(tensor_name, dtype, {p.batch, rows, columns}, fill...)
+                   : place(tensor_name, dtype, {rows, columns}, fill...);
+  };
+  using List = std::initializer_list<int64_t>;
+  const auto input = [&](const char* n, DType d, List shape, Fill f) { return maker.input(n, d, shape, f); };
+  const auto dense = [&](const char* n, DType d, List shape, Fill f) { return maker.dense(n, d, shape, f); };
+  const auto output = [&](const char* n, DType d, List shape) { return maker.output(n, d, shape); };
+  const auto vector = [&](const char* n, DType d, int64_t extent, Fill f) {
+    return batched ? maker.input(n, d, {p.batch, extent}, f) : maker.input(n, d, {extent}, f);
+  };
+
+  Args args;
+  args.a = tensor(input, "a", p.a, p.m, p.k, i8 ? Fill::code : Fill::normal);
+  const Fill weight_fill = i8 ? Fill::code : Fill::weight;
+  if (p.b_format == WeightFormat::strided) args.b = tensor(input, "b", p.a, p.n, p.k, weight_fill);
+  else args.b = packed(tensor(dense, "b_rows", p.a, p.n, p.k, weight_fill), p, maker);
+  args.c = tensor(output, "c", p.c, p.m, p.n_out());
+  if (p.bias != DType::none) args.bias = vector("bias", p.bias, p.n, Fill::normal);
+  if (i8) {
+    args.a_scale = vector("a_scale", DType::f32, p.m, Fill::scale);
+    args.b_scale = vector("b_scale", DType::f32, p.n, Fill::scale);
+  }
+  args.activation.kind = p.activation;
+  if (p.activation == ActivationKind::swiglu) args.activation.limit = 7;  // gpt-oss
+  args.gate = p.gate;
+  return args;
+}
+
+}  // namespace eitri

@@ -1,0 +1,221 @@
+#include "ops/gemm/gemm.h"
+
+#include <array>
+#include <cmath>
+
+#include "base/view.h"
+#include "ops/activation/activation.h"
+#include "ops/gemm/library.h"
+#include "ops/gemm/panel_rows.h"
+
+namespace eitri {
+
+namespace {
+
+constexpr const char* kOp = Gemm::name;
+
+bool is_operand(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8;
+}
+bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+/// Kernels address elements of a row one after the other.
+void check_rows(const View& view, const char* arg) {
+  require(view.layout == Layout::strided, kOp, ": ", arg, " is ", view, "; expected plain rows, not packed ones");
+  require(has_unit_inner_stride(view), kOp, ": ", arg, " is ", view, "; expected inner stride 1 (rows may be apart)");
+}
+
+/// bias and scales: [extent], or [batch, extent] in a batched call.
+void check_vector(const View& view, const char* arg, int64_t extent, int64_t batch, bool batched, DType other) {
+  const int rank = batched && view.rank == 2 ? 2 : 1;
+  check_view(view, kOp, arg, rank);
+  check_rows(view, arg);
+  require(view.shape[rank - 1] == extent && (rank == 1 || view.shape[0] == batch), kOp, ": ", arg, " is ", view,
+          "; expected extents [", extent, "]", batched ? str(" or [", batch, ", ", extent, "]") : std::string());
+  require(view.dtype == DType::f32 || view.dtype == other, kOp, ": ", arg, " is ", view, "; expected f32",
+          other != DType::f32 ? str(" or ", other) : std::string());
+}
+
+void check_apart(const View& c, const View& input, const char* arg) {
+  if (input.given())
+    require(!overlap(c, input), kOp, ": c is ", c, " and overlaps ", arg, "; expected memory of its own");
+}
+
+void check_devices(const GemmArgs& args) {
+  for (const View* v : {&args.a, &args.b, &args.c, &args.bias, &args.a_scale, &args.b_scale})
+    require(v->device.kind == DeviceKind::cpu, kOp, ": a tensor of kind ", static_cast<int>(v->device.kind),
+            " was given; expected tensors of the CPU");
+}
+
+}  // namespace
+
+Gemm::Problem Gemm::check(const Args& args) {
+  const View &a = args.a, &b = args.b, &c = args.c;
+  require(a.rank == 2 || a.rank == 3, kOp, ": a is ", a, "; expected rank 2 or 3");
+  const bool batched = a.rank == 3;
+  check_view(a, kOp, "a", a.rank);
+  check_view(b, kOp, "b", a.rank);
+  check_output(c, kOp, "c", a.rank);
+  check_devices(args);
+  check_rows(a, "a");
+  check_rows(c, "c");
+  require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16 or i8");
+  require(b.dtype == a.dtype, kOp, ": b is ", b, "; expected dtype ", a.dtype, " (that of a)");
+  require(is_result(c.dtype), kOp, ": c is ", c, "; expected f32, bf16 or f16");
+
+  Problem p;
+  const int row = a.rank - 2, column = a.rank - 1;
+  p.batch = batched ? a.shape[0] : 1;
+  p.m = a.shape[row];
+  p.k = a.shape[column];
+  p.n = b.shape[row];
+  p.a = a.dtype;
+  p.c = c.dtype;
+  p.gate = args.gate;
+  p.activation = args.activation.kind;
+  require(b.shape[column] == p.k && (!batched || b.shape[0] == p.batch), kOp, ": b is ", b, "; expected [",
+          batched ? str(p.batch, ", ") : std::string(), "n, ", p.k, "] (k and batch of a)");
+  check_activation(args.activation, args.gate, kOp);
+  require(p.gate == GateLayout::none || p.n % 2 == 0, kOp, ": b is ", b, "; expected an even number of rows (gate and up)");
+  require(c.shape[row] == p.m && c.shape[column] == p.n_out() && (!batched || c.shape[0] == p.batch), kOp, ": c is ", c,
+          "; expected [", batched ? str(p.batch, ", ") : std::string(), p.m, ", ", p.n_out(), "]");
+
+  p.b_format = weight_format(b, kOp, "b");
+  View b_memory = b;
+  if (p.b_format == WeightFormat::strided) {
+    check_rows(b, "b");
+    require(p.n <= 1 || p.k == 0 || b.stride[row] > 0, kOp, ": b is ", b, "; expected row stride > 0");
+  } else {
+    const PackedHeader& header = packed_header(b, kOp, "b");
+    require(header.gate == static_cast<uint8_t>(p.gate), kOp, ": b is packed with gate layout ",
+            static_cast<GateLayout>(header.gate), "; expected ", p.gate, " (the call's)");
+    b_memory = View(b.data, DType::u8, {static_cast<int64_t>(sizeof header) + header.batch * header.matrix_bytes});
+  }
+
+  const bool scaled = p.a == DType::i8;
+  require(args.a_scale.given() == scaled, kOp, ": a_scale is ", args.a_scale, "; expected ",
+          scaled ? "f32 (a is i8)" : "none (a is not i8)");
+  require(args.b_scale.given() == scaled, kOp, ": b_scale is ", args.b_scale, "; expected ",
+          scaled ? "f32 (b is i8)" : "none (b is not i8)");
+  if (scaled) {
+    check_vector(args.a_scale, "a_scale", p.m, p.batch, batched, DType::f32);
+    check_vector(args.b_scale, "b_scale", p.n, p.batch, batched, DType::f32);
+  }
+  if (args.bias.given()) {
+    check_vector(args.bias, "bias", p.n, p.batch, batched, p.c);
+    p.bias = args.bias.dtype;
+  }
+  check_apart(c, a, "a");
+  check_apart(c, b_memory, "b");
+  check_apart(c, args.bias, "bias");
+  check_apart(c, args.a_scale, "a_scale");
+  check_apart(c, args.b_scale, "b_scale");
+  return p;
+}
+
+bool Gemm::empty(const Problem& p) { return p.batch == 0 || p.m == 0 || p.n == 0 || p.k == 0; }
+
+std::vector<Output> Gemm::outputs(const Args& args) { return {{"c", args.c}}; }
+
+// Where the error of an element may come from, with u = 2^-24 and bound = sum |a b| |scales| + |bias|:
+//   products   exact in f32 for bf16 and f16 (8 + 8 and 11 + 11 bits); rounded once for f32: at most u * bound in all
+//   sums       k roundings of f32 partial sums, in any order, each at most u * |partial sum| <= u * bound. The worst case
+//              is k u bound, a random walk stays below lambda sqrt(k) u bound: with lambda = 4 an error beyond that has
+//              probability below 2 exp(-8) even if every partial sum were as large as the bound, which it is not (Higham
+//              and Mary, 2019). The smaller of the two. i8 sums are exact, one rounding when they become f32
+//   epilogue   two scales, row weight, bias: 4 roundings; the activation is in the reference's bound
+//   c          half a unit in the last place: 2^-24, 2^-11, 2^-8 of the value, or of the smallest subnormal
+// The tile and bf16 dot product instructions flush subnormal results to zero: below 2^-126 per product; operands that
+// are subnormal count as zero there, for which the reference raises the bound.
+Tolerance gemm_tolerance(DType a, DType c, int64_t k) {
+  constexpr double kUnit = 0x1p-24, kLambda = 4, kEpilogue = 6;
+  const double terms = static_cast<double>(k);
+  const double sums = a == DType::i8 ? 1 : std::min(terms, kLambda * std::sqrt(terms));
+  const double half_ulp = epsilon(c) / 2;
+  const double half_subnormal = c == DType::f16 ? 0x1p-25 : c == DType::bf16 ? 0x1p-134 : 0x1p-150;
+  // c rounds a value that is already off: its own share grows by at most half_ulp of that.
+  return {.absolute = half_subnormal + (terms + kEpilogue) * 0x1p-126,
+          .relative = half_ulp,
+          .bound_eps = kUnit * (sums + kEpilogue) * (1 + half_ulp)};
+}
+
+std::vector<Tolerance> Gemm::tolerance(const Problem& p) { return {gemm_tolerance(p.a, p.c, p.k)}; }
+
+Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up,
+                    double up_bound, double bound_eps) {
+  if (params.kind == ActivationKind::none && !gated) return {gate, gate_bound};
+  const ExactActivation exact = activate_exact(params, gated, gate, up);
+  const double moved = activation_spread(params, gated, gate, up, bound_eps * gate_bound, bound_eps * up_bound);
+  return {exact.value, (moved + exact.error_eps * 0x1p-23) / bound_eps};
+}
+
+Cost Gemm::cost(const Problem& p) {
+  const double batch = static_cast<double>(p.batch), m = static_cast<double>(p.m), n = static_cast<double>(p.n),
+               k = static_cast<double>(p.k), out = static_cast<double>(p.n_out());
+  const double a_bytes = bits(p.a) / 8, c_bytes = bits(p.c) / 8, bias_bytes = bits(p.bias) / 8;
+  const double scales = p.a == DType::i8 ? 4 * (m + n) : 0;
+  return {.flops = 2 * batch * m * n * k,
+          .bytes = batch * (a_bytes * (m * k + n * k) + c_bytes * m * out + bias_bytes * n + scales),
+          .math = p.a};
+}
+
+namespace {
+
+// Repeatable: every split over threads sums a given element of c in the same order. Rows of one call share nothing, but
+// the order of k within a row depends on m (blocks of k, tile shapes), so no row claims batch invariance yet.
+constexpr Numerics kSums = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false};
+
+template <Target kTarget> constexpr Kernel<Gemm> panel_row(const char* name, Family family) {
+  return {.name = name,
+          .family = family,
+          .target = kTarget,
+          .numerics = kSums,
+          .supports = panel_rows::supports<kTarget>,
+          .knobs = panel_rows::kKnobs,
+          .guess = panel_rows::guess<kTarget>,
+          .workspace = panel_rows::workspace<kTarget>,
+          .launch = panel_rows::launch<kTarget>};
+}
+
+Support reference_supports(const Gemm::Problem&, const Device&) { return Support::yes(); }
+Guess reference_guess(const Gemm::Problem& p, const Device&) {
+  return {.config = {}, .us = 1 + Gemm::cost(p).flops / 200};  // 2e8 flop/s: only when it is alone
+}
+void reference_launch(const GemmArgs& args, const Gemm::Problem&, const Config&, Launch&) {
+  Gemm::reference(args, nullptr);
+}
+
+}  // namespace
+
+std::span<const Kernel<Gemm>> Gemm::kernels() {
+  static const std::array kKernels = {
+#if EITRI_X86
+      panel_row<Target::x86_amx>("gemm.x86_amx.panel", Family::assembly),
+      panel_row<Target::x86_avx512>("gemm.x86_avx512.panel", Family::assembly),
+#endif
+      Kernel<Gemm>{.name = "gemm.library.onednn",
+                   .family = Family::library,
+                   .target = Target::any_cpu,
+                   .numerics = kSums,
+                   .supports = library::supports,
+                   .knobs = {},
+                   .guess = library::guess,
+                   .workspace = library::workspace,
+                   .launch = library::launch},
+#if EITRI_X86
+      panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
+#endif
+      panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
+      Kernel<Gemm>{.name = "gemm.reference",
+                   .family = Family::reference,
+                   .target = Target::any_cpu,
+                   .numerics = {.accumulator = DType::none, .repeatable = true, .batch_invariant = true},
+                   .supports = reference_supports,
+                   .knobs = {},
+                   .guess = reference_guess,
+                   .launch = reference_launch},
+  };
+  return kKernels;
+}
+
+}  // namespace eitri

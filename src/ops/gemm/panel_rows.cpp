@@ -1,0 +1,264 @@
+#include "ops/gemm/panel_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/view.h"
+#include "backend/cpu/threads.h"
+
+namespace eitri {
+
+PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
+  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16, PanelFn i8) -> PanelFn {
+    switch (dtype) {
+      case DType::f32: return f32;
+      case DType::bf16: return bf16;
+      case DType::f16: return f16;
+      case DType::i8: return i8;
+      default: return nullptr;
+    }
+  };
+  switch (target) {
+#if EITRI_X86
+    case Target::x86_amx:
+      return device.amx ? pick(nullptr, amx::panel_bf16, nullptr, amx::panel_i8)
+                        : pick(nullptr, amx_emulated::panel_bf16, nullptr, amx_emulated::panel_i8);
+    case Target::x86_avx512:
+      return pick(avx512::panel_f32, avx512::panel_bf16, avx512::panel_f16, avx512::panel_i8);
+    case Target::x86_avx2: return pick(avx2::panel_f32, avx2::panel_bf16, avx2::panel_f16, avx2::panel_i8);
+#endif
+    case Target::any_cpu:
+      return pick(portable::panel_f32, portable::panel_bf16, portable::panel_f16, portable::panel_i8);
+    default: (void)device; return nullptr;
+  }
+}
+
+namespace panel_rows {
+
+namespace {
+
+int64_t panels_of(const Gemm::Problem& p) { return panel_count(p.n_out(), p.gate); }
+int64_t width_of(const Gemm::Problem& p) { return bits(p.a) / 8; }
+
+/// f32 lanes x operations of a level, in units of the portable one (four lanes, no fused multiply-add).
+double level_width(Isa isa) {
+  switch (isa) {
+    case Isa::portable: return 1;
+    case Isa::x86_avx2: return 4;
+    default: return 8;
+  }
+}
+double level_width(Target target) {
+  switch (target) {
+    case Target::any_cpu: return 1;
+    case Target::x86_avx2: return 4;
+    default: return 8;
+  }
+}
+
+/// How a row's kernel relates to its peak: `of_peak` for many rows; below `full_rows` the time no longer shrinks with m,
+/// because a panel costs as much to load and decode as that many rows cost to multiply.
+struct Efficiency {
+  double of_peak;
+  double full_rows;
+};
+Efficiency efficiency(Target target, DType dtype) {
+  switch (target) {
+    // cpu study of the tile design: 43-52 % of the register peak for M >= 256; a tile row group is 16 rows.
+    case Target::x86_amx: return {0.45, 16};
+    case Target::x86_avx512: return dtype == DType::i8 ? Efficiency{0.6, 4} : Efficiency{0.7, 4};
+    case Target::x86_avx2: return {0.7, dtype == DType::f32 ? 2.0 : 6.0};
+    default: return {0.5, dtype == DType::f32 ? 2.0 : 8.0};
+  }
+}
+
+constexpr double kPackBytesPerUs = 4e3;  // plain b into a panel, one thread
+constexpr double kCallUs = 0.3, kTeamUs = 1.5;
+
+/// What decides whether a team is worth starting: compute, or the weights at L2 speed, on one thread.
+double us_on_one(Target target, const Gemm::Problem& p, const Device& device) {
+  const double bytes = static_cast<double>(p.batch * p.n * p.k * width_of(p));
+  const double l2 = device.profile.l2_bytes / std::max(1, device.profile.threads);
+  return std::max(compute_us(target, p, device), bytes / std::max(l2, 1e9) * 1e6);
+}
+
+int threads_of(Target target, const Gemm::Problem& p, const Device& device, int threads) {
+  const int available = std::min(threads, device.units);
+  return available <= 1 ? 1 : threads_for(us_on_one(target, p, device), available);
+}
+
+/// Bytes of workspace for bias vectors that have to be converted to f32.
+int64_t bias_bytes(const Gemm::Problem& p) {
+  if (p.bias == DType::none || p.bias == DType::f32) return 0;
+  return (p.batch * p.n * 4 + 63) / 64 * 64;
+}
+
+const float* f32_row(const View& view, int64_t batch) {
+  if (!view.given()) return nullptr;
+  const auto* data = static_cast<const float*>(view.data);
+  return view.rank == 2 ? data + batch * view.stride[0] : data;
+}
+
+/// bias as f32, [batch, n] contiguous, in the workspace; a batch of one when all matrices share it.
+void widen_bias(const View& bias, int64_t n, float* to) {
+  const int64_t rows = bias.rank == 2 ? bias.shape[0] : 1;
+  for (int64_t r = 0; r < rows; ++r) {
+    const void* from = bias.rank == 2 ? row(bias, r) : bias.data;
+    for (int64_t i = 0; i < n; ++i) to[r * n + i] = static_cast<float>(load_at(from, bias.dtype, i));
+  }
+}
+
+}  // namespace
+
+double rate_of_one(Target target, DType dtype, const Device& device) {
+  const Profile& profile = device.profile;
+  const double threads = std::max(1, profile.threads);
+  if (target == Target::x86_amx) return device.peak(dtype) / threads;
+  const double f32 = profile.f32_flops / threads * level_width(target) / level_width(device.isa);
+  // dpbusd takes four products a lane: 895 against 231 G/s, measured (anchors); vpmaddwd with its add as many as an FMA.
+  return target == Target::x86_avx512 && dtype == DType::i8 ? 3.9 * f32 : f32;
+}
+
+double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
+  const Efficiency e = efficiency(target, p.a);
+  const double rows = std::max(static_cast<double>(p.m), e.full_rows);
+  const double flops = 2.0 * static_cast<double>(p.batch) * rows * static_cast<double>(p.n) * static_cast<double>(p.k);
+  return flops / (std::max(rate_of_one(target, p.a, device), 1e6) * e.of_peak) * 1e6;
+}
+
+// By rows when every thread keeps at least 128 of them and the weights, which each thread then reads as a whole, are small
+// against that work (cpu study, section 1 point 9); else by panels, each thread packing all of a. With fewer panels than
+// threads the rows are shared out as well.
+Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
+  const int64_t panels = panels_of(p) * p.batch, t = std::max(threads, 1);
+  const int64_t row_groups = (p.m + 31) / 32;
+  Partition out;
+  bool by_rows = split_knob == 1;
+  if (split_knob == 0) {
+    const int64_t rows_each = p.m / t, weight = p.n * p.k * width_of(p);
+    by_rows = rows_each >= 128 && weight <= (int64_t{8} << 20) * (rows_each / 128);
+  }
+  if (by_rows && p.batch == 1) {
+    out.row_parts = static_cast<int>(std::min(t, row_groups));
+  } else {
+    out.panel_parts = static_cast<int>(std::clamp<int64_t>(panels, 1, t));
+    if (split_knob == 0) out.row_parts = static_cast<int>(std::clamp<int64_t>(t / out.panel_parts, 1, std::max<int64_t>(row_groups, 1)));
+  }
+  out.rows = std::min(p.m, (row_groups + out.row_parts - 1) / out.row_parts * 32);
+  // A part's panels of one matrix: its scratch is used again for the next one.
+  out.panels = std::min(panels_of(p), (panels + out.panel_parts - 1) / out.panel_parts);
+  out.scratch = panel_scratch(out.rows, p.k, out.panels, width_of(p), p.b_format == WeightFormat::strided);
+  return out;
+}
+
+template <Target kTarget> Support supports(const Gemm::Problem& p, const Device& device) {
+  if (p.b_format == WeightFormat::onednn) return Support::no("b is packed for oneDNN; this row reads panel32 or plain rows");
+  if (panel_kernel(kTarget, p.a, device) == nullptr)
+    return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
+  if (p.a == DType::i8 && p.k > kMaxI8K)
+    return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
+  return Support::yes();
+}
+
+// Two limits, whichever is longer: multiplying at the row's share of the peak, and reading every operand once at the
+// machine's bandwidth. Plain weights are packed once by each part that reads them.
+template <Target kTarget> Guess guess(const Gemm::Problem& p, const Device& device) {
+  const Profile& profile = device.profile;
+  const int threads = threads_of(kTarget, p, device, std::max(1, profile.threads));
+  const Partition parts = partition(p, 0, threads);
+  const double busy = std::min(parts.parts(), threads);
+  const double compute = compute_us(kTarget, p, device) / busy;
+  const double bandwidth = profile.read_bytes * std::min(1.0, busy / std::max(1, profile.threads));
+  const double memory = Gemm::cost(p).bytes / std::max(bandwidth, 1e8) * 1e6;
+  double pack = 0;
+  if (p.b_format == WeightFormat::strided) {
+    const double bytes = static_cast<double>(p.batch * p.n * p.k * width_of(p));
+    pack = bytes * parts.row_parts / kPackBytesPerUs / busy;
+  }
+  return {.config = {}, .us = kCallUs + (threads > 1 ? kTeamUs : 0) + std::max(compute, memory) + pack};
+}
+
+// Enough for any number of threads up to the device's: fewer threads can mean larger parts.
+template <Target kTarget> size_t workspace(const Gemm::Problem& p, const Config& config, const Device& device) {
+  const int most = threads_of(kTarget, p, device, device.units);
+  int64_t scratch = 0;
+  for (int t = 1; t <= most; ++t) {
+    const Partition part = partition(p, config[kSplit], t);
+    scratch = std::max(scratch, part.scratch * part.parts());
+  }
+  return static_cast<size_t>(scratch + bias_bytes(p));
+}
+
+template <Target kTarget>
+void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, Launch& launch) {
+  const int threads = threads_of(kTarget, p, launch.device, launch.threads);
+  const Partition part = partition(p, config[kSplit], threads);
+  const PanelFn kernel = panel_kernel(kTarget, p.a, launch.device);
+  const int64_t width = width_of(p), panels = panels_of(p);
+  const bool batched = args.a.rank == 3;
+  const int row_dim = args.a.rank - 2;
+
+  auto* bias = bias_bytes(p) > 0 ? reinterpret_cast<float*>(launch.workspace) : nullptr;
+  if (bias != nullptr) widen_bias(args.bias, p.n, bias);
+  std::byte* const scratch = launch.workspace + bias_bytes(p);
+
+  PanelTask call;
+  call.n = p.n_out();
+  call.k = p.k;
+  call.a_stride = args.a.stride[row_dim] * width;
+  call.c_stride = args.c.stride[row_dim] * (bits(p.c) / 8);
+  call.c_dtype = p.c;
+  call.gate = p.gate;
+  call.activation = args.activation;
+  // A single plain row has no stride of its own, but 0 would mean packed.
+  if (p.b_format == WeightFormat::strided) call.b_row_stride = p.n > 1 ? args.b.stride[row_dim] * width : kStepBytes;
+  call.block_m = config[kBlockM];
+  call.chunk_k = config[kChunkK];
+
+  parallel(std::min(threads, part.parts()), [&](int thread, int team) {
+    // A team may come out smaller than asked for: parts are dealt out, not assumed.
+    for (int index = thread; index < part.parts(); index += team) {
+      PanelTask task = call;
+      task.scratch = scratch + index * part.scratch;
+      const Span rows = split(p.m, index / part.panel_parts, part.row_parts, 32);
+      const Span mine = split(panels * p.batch, index % part.panel_parts, part.panel_parts);
+      if (rows.begin >= rows.end) continue;
+      task.m = rows.end - rows.begin;
+      for (int64_t at = mine.begin; at < mine.end;) {
+        const int64_t matrix = at / panels;
+        task.panel_begin = at % panels;
+        task.panel_end = std::min(panels, task.panel_begin + mine.end - at);
+        const int64_t a_matrix = batched ? matrix * args.a.stride[0] * width : 0;
+        const int64_t c_matrix = batched ? matrix * args.c.stride[0] * (bits(p.c) / 8) : 0;
+        task.a = static_cast<const std::byte*>(args.a.data) + a_matrix + rows.begin * call.a_stride;
+        task.c = static_cast<std::byte*>(args.c.data) + c_matrix + rows.begin * call.c_stride;
+        if (p.b_format == WeightFormat::strided)
+          task.b = static_cast<const std::byte*>(args.b.data) + (batched ? matrix * args.b.stride[0] * width : 0);
+        else
+          task.b = packed_matrix(args.b, matrix);
+        task.a_scale = f32_row(args.a_scale, matrix);
+        if (task.a_scale != nullptr) task.a_scale += rows.begin;
+        task.b_scale = f32_row(args.b_scale, matrix);
+        task.bias = bias == nullptr ? f32_row(args.bias, matrix) : bias + (args.bias.rank == 2 ? matrix * p.n : 0);
+        kernel(task);
+        at += task.panel_end - task.panel_begin;
+      }
+    }
+  });
+}
+
+#define EITRI_PANEL_ROW(target)                                                                       \
+  template Support supports<target>(const Gemm::Problem&, const Device&);                             \
+  template Guess guess<target>(const Gemm::Problem&, const Device&);                                  \
+  template size_t workspace<target>(const Gemm::Problem&, const Config&, const Device&);              \
+  template void launch<target>(const GemmArgs&, const Gemm::Problem&, const Config&, Launch&)
+#if EITRI_X86
+EITRI_PANEL_ROW(Target::x86_amx);
+EITRI_PANEL_ROW(Target::x86_avx512);
+EITRI_PANEL_ROW(Target::x86_avx2);
+#endif
+EITRI_PANEL_ROW(Target::any_cpu);
+#undef EITRI_PANEL_ROW
+
+}  // namespace panel_rows
+}  // namespace eitri
