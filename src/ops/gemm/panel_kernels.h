@@ -111,13 +111,20 @@ void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
 }  // namespace avx512
+/// The epilogue alone, for sums that something else computed: row r of the task's sums (f32, or i32) starts at
+/// sums + r * stride bytes and holds 32 columns of panel task.panel_begin, then of the following panels. Up to 31 sums
+/// beyond the last column are read (not used).
+using FinishFn = void (*)(const PanelTask&, const void* sums, int64_t stride, bool i32);
+
 namespace avx2 {
+void finish_panels(const PanelTask&, const void* sums, int64_t stride, bool i32);
 void panel_bf16(const PanelTask&);
 void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
 }  // namespace avx2
 namespace portable {
+void finish_panels(const PanelTask&, const void* sums, int64_t stride, bool i32);
 void panel_bf16(const PanelTask&);
 void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);

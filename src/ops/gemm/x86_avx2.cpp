@@ -163,6 +163,9 @@ struct UnitI8 {
 }  // namespace
 
 namespace avx2 {
+void finish_panels(const PanelTask& task, const void* sums, int64_t stride, bool i32) {
+  finish_side_by_side(task, sums, stride, i32);
+}
 void panel_f32(const PanelTask& task) { run_blocked<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run_blocked<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run_blocked<UnitF16>(task); }
