@@ -29,6 +29,7 @@ void check_weights(const GroupedGemmArgs& args, int64_t k) {
   require(b.shape[0] <= INT32_MAX, kOp, ": b is ", b, "; expected at most 2^31 - 1 experts");
   if (b.layout == Layout::strided) {
     require(has_unit_inner_stride(b), kOp, ": b is ", b, "; expected inner stride 1");
+    require(b.shape[1] <= 1 || k == 0 || b.stride[1] > 0, kOp, ": b is ", b, "; expected row stride > 0");
   } else {
     const auto gate = static_cast<GateLayout>(packed_header(b, kOp, "b").gate);
     require(gate == args.gate, kOp, ": b is packed with gate layout ", gate, "; expected ", args.gate, " (gate)");
@@ -69,15 +70,23 @@ void check_vectors(const GroupedGemmArgs& args, int64_t capacity) {
 }
 
 constexpr std::array kKernels = {
+#if EITRI_X86
     panel_row<Target::x86_amx>("grouped_gemm.x86_amx.panel"),
     panel_row<Target::x86_avx512>("grouped_gemm.x86_avx512.panel"),
     panel_row<Target::x86_avx2>("grouped_gemm.x86_avx2.panel"),
+#endif
     panel_row<Target::any_cpu>("grouped_gemm.portable.panel"),
-    library_row(),
-    reference_row(),
+    grouped_library_row(),
+    grouped_reference_row(),
 };
 
 }  // namespace
+
+View weight_memory(const View& weights) {
+  if (weights.layout == Layout::strided) return weights;
+  const auto& header = *static_cast<const PackedHeader*>(weights.data);
+  return {weights.data, DType::u8, {static_cast<int64_t>(sizeof header) + header.batch * header.matrix_bytes}};
+}
 
 std::span<const char* const> enum_names(Gather) { return kGatherNames; }
 
@@ -105,10 +114,11 @@ GroupedGemm::Problem GroupedGemm::check(const Args& args) {
           args.gather == Gather::token ? "tokens" : "sorted positions", ")");
   check_vectors(args, capacity);
   for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{
-           {a, "a"}, {b, "b"}, {args.bias, "bias"}, {args.a_scale, "a_scale"}, {args.b_scale, "b_scale"},
+           {a, "a"}, {args.bias, "bias"}, {args.a_scale, "a_scale"}, {args.b_scale, "b_scale"},
            {args.row_weight, "row_weight"}, {args.sorted_ids, "sorted_ids"},
            {args.sorted_expert_ids, "sorted_expert_ids"}, {args.num_valid, "num_valid"}})
     check_apart(args.c, "c", view, name, kOp);
+  check_apart(args.c, "c", weight_memory(b), "b", kOp);
 
   return {.tokens = args.tokens, .capacity = capacity, .experts = b.shape[0], .n = b.shape[1], .k = k,
           .block = args.block, .a = a.dtype, .c = args.c.dtype, .b_format = weight_format(b, kOp, "b"),

@@ -10,6 +10,8 @@ double panel_rate(Target target, DType math, const Device& device);
 /// Microseconds of a stretch of work that computes `flops` and reads `bytes`: the longer of the two, and a part of the
 /// shorter one, because reading and computing overlap only partly.
 double overlapped_us(double flops, double rate, double bytes, const Device& device);
+/// The memory of a weight: of a packed one the whole buffer. For checks that outputs stay clear of it.
+View weight_memory(const View& weights);
 /// Threads that per-thread parts of a workspace are made for.
 int workspace_threads(const Device& device);
 
@@ -24,7 +26,7 @@ void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& probl
 
 template <Target kTarget> constexpr Kernel<GroupedGemm> panel_row(const char* name) {
   return {.name = name, .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
-          .target = kTarget, .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .target = kTarget, .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
           .supports = panel_supports<kTarget>, .knobs = {}, .guess = panel_guess<kTarget>,
           .workspace = panel_workspace, .launch = panel_launch<kTarget>, .children = nullptr, .source = {}};
 }
@@ -33,14 +35,14 @@ Support library_supports(const GroupedGemm::Problem& problem, const Device& devi
 Guess library_guess(const GroupedGemm::Problem& problem, const Device& device);
 size_t library_workspace(const GroupedGemm::Problem& problem, const Config& config, const Device& device);
 void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& problem, const Config& config, Launch& launch);
-constexpr Kernel<GroupedGemm> library_row() {
+constexpr Kernel<GroupedGemm> grouped_library_row() {
   return {.name = "grouped_gemm.library.onednn", .family = Family::library, .target = Target::any_cpu,
           .numerics = {}, .supports = library_supports, .knobs = {}, .guess = library_guess,
           .workspace = library_workspace, .launch = library_launch, .children = nullptr, .source = {}};
 }
 
 Guess reference_guess(const GroupedGemm::Problem& problem, const Device& device);
-constexpr Kernel<GroupedGemm> reference_row() {
+constexpr Kernel<GroupedGemm> grouped_reference_row() {
   return {.name = "grouped_gemm.reference", .family = Family::reference, .target = Target::any_cpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
           .supports = [](const GroupedGemm::Problem&, const Device&) { return Support::yes(); },

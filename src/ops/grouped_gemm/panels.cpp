@@ -12,6 +12,7 @@
 
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/panel_rows.h"
 #include "ops/grouped_gemm/panel_rows.h"
 
 namespace eitri {
@@ -74,7 +75,9 @@ PanelTask task_of_call(const GroupedGemmArgs& args, const GroupedGemm::Problem& 
   task.n = p.n_out();
   task.k = p.k;
   task.gate = args.gate;
-  task.b_row_stride = p.b_format == WeightFormat::strided ? args.b.stride[1] * (bits(args.b.dtype) / 8) : 0;
+  // A single plain row has no stride of its own, but 0 would mean packed.
+  if (p.b_format == WeightFormat::strided)
+    task.b_row_stride = p.n > 1 ? args.b.stride[1] * (bits(args.b.dtype) / 8) : kStepBytes;
   task.activation = args.activation;
   task.c_stride = args.c.stride[0] * c_bytes;
   task.c_dtype = args.c.dtype;
@@ -136,18 +139,10 @@ int64_t find_runs(const GroupedGemmArgs& args, ExpertRun* runs) {
 }
 
 double panel_rate(Target target, DType math, const Device& device) {
-  // Shares of the level's measured peak that whole gemms reach; the AMX peak is a register-resident one (see the gemm
-  // folder). Below AMX, bf16 and f16 are widened to f32 multiply-adds, i8 uses VNNI (4x) or 16-bit pairs (2x).
-  const double f32 = std::max(device.profile.f32_flops, 1e9);
-  const bool is_i8 = math == DType::i8;
-  switch (target) {
-    case Target::x86_amx:
-      if (device.isa == Isa::x86_amx_emulated) return 1e9;
-      return 0.4 * (is_i8 ? device.profile.i8_ops : device.profile.bf16_flops);
-    case Target::x86_avx512: return f32 * (is_i8 ? 2.0 : 0.6);
-    case Target::x86_avx2: return f32 * (device.isa > Isa::x86_avx2 ? 0.5 : 1.0) * (is_i8 ? 1.0 : 0.6);
-    default: return f32 * (device.isa > Isa::portable ? 0.03 : 0.5);
-  }
+  if (target == Target::x86_amx && !device.amx) return 1e9;  // tiles in software
+  // Of the register-resident peak; the gemm folder has the measurements.
+  const double of_peak = target == Target::x86_amx ? 0.4 : target == Target::any_cpu ? 0.3 : 0.6;
+  return std::max(of_peak * panel_rows::rate_of_one(target, math, device) * std::max(1, device.profile.threads), 1e6);
 }
 
 double overlapped_us(double flops, double rate, double bytes, const Device& device) {
@@ -192,7 +187,7 @@ void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, co
   const auto fitting = static_cast<int>((launch.workspace_bytes - lists_bytes(p)) / scratch);
   double rows = 0;
   for (int64_t i = 0; i < count; ++i) rows += ridge + runs[i].rows;
-  const double us = 2e6 * rows * static_cast<double>(p.n * p.k) / (rate / launch.device.profile.threads);
+  const double us = 2e6 * rows * static_cast<double>(p.n * p.k) / (rate / std::max(1, launch.device.profile.threads));
   const int threads = threads_for(us, std::min(launch.threads, fitting));
   const int64_t tasks = cut_runs(runs, count, panels, threads, ridge, cuts);
 
@@ -216,9 +211,11 @@ void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, co
   template Support panel_supports<target>(const GroupedGemm::Problem&, const Device&);                       \
   template Guess panel_guess<target>(const GroupedGemm::Problem&, const Device&);                            \
   template void panel_launch<target>(const GroupedGemmArgs&, const GroupedGemm::Problem&, const Config&, Launch&);
+#if EITRI_X86
 EITRI_PANEL_ROW(Target::x86_amx)
 EITRI_PANEL_ROW(Target::x86_avx512)
 EITRI_PANEL_ROW(Target::x86_avx2)
+#endif
 EITRI_PANEL_ROW(Target::any_cpu)
 #undef EITRI_PANEL_ROW
 

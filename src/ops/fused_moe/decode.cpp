@@ -1,0 +1,392 @@
+// fused_moe.<level>.decode: few tokens. Streams every touched expert's weights once and keeps nothing else: no sorted
+// lists, no padded rows, no expert outputs.
+//
+// Algorithm: the (token, slot) pairs are listed by expert, experts ascending, tokens ascending in each. Phase 1: panels of
+// w1 of all touched experts (the shared one last) are dealt in chunks to the team; the panel kernel gathers the pairs'
+// rows of x, applies the activation and writes h, one row a pair. i8: h is f32 and is quantised by the quantize operator.
+// Phase 2: chunks of output columns are dealt; for each, all touched experts in order add weight * (h w2 + bias2) into an
+// f32 block [tokens, columns] of the thread, which becomes a block of out at the end. An element of out is the same sum in
+// the same order whatever the team: results repeat bit for bit.
+// Bound by: weight bandwidth. A chunk packs its rows of x or h again, which is what limits it to few tokens.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/numeric.h"
+#include "base/view.h"
+#include "dispatch/explain.h"
+#include "ops/fused_moe/recipe.h"
+#include "ops/fused_moe/rows.h"
+#include "ops/gemm/gemm.h"
+#include "ops/grouped_gemm/panel_rows.h"
+#include "ops/quantize/quantize.h"
+
+namespace eitri {
+
+namespace {
+
+using Problem = FusedMoe::Problem;
+
+constexpr int64_t kMaxChunk = 8;  // panels a task: small enough to balance, long enough to stream
+constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Pairs [first, first + count) belong to a local expert.
+struct Touched {
+  int32_t expert, first, count;
+};
+
+/// The call's memory. Sizes depend on the problem alone.
+struct Buffers {
+  Touched* touched = nullptr;     // [min(pairs, local_experts)]
+  int32_t* local = nullptr;       // [experts]: local id, or -1
+  int32_t* next = nullptr;        // [local_experts]: where an expert's next pair goes
+  int32_t* pair_token = nullptr;  // [pairs]
+  float* pair_weight = nullptr;   // [pairs]
+  View x_codes, x_scale;          // i8 weights and a float x
+  View h, h_codes, h_scale;       // [pairs, inter]
+  View shared_h, shared_h_codes, shared_h_scale;  // [tokens, shared_inter]
+  std::byte* scratch = nullptr;   // of each thread
+  size_t bytes = 0;               // without scratch
+};
+
+Buffers carve(const Problem& p, std::byte* base) {
+  size_t used = 0;
+  const auto take = [&](int64_t bytes) {
+    std::byte* at = base == nullptr ? nullptr : base + used;
+    used += align64(static_cast<size_t>(bytes));
+    return at;
+  };
+  const auto tensor = [&](DType dtype, std::initializer_list<int64_t> shape) {
+    View view(nullptr, dtype, shape);
+    view.data = take(bytes_for(dtype, view.size()));
+    return view;
+  };
+  const DType h = p.quantised() ? DType::f32 : p.x;
+  Buffers b;
+  b.touched = reinterpret_cast<Touched*>(take(std::min(p.pairs(), p.local_experts) * int64_t{sizeof(Touched)}));
+  b.local = reinterpret_cast<int32_t*>(take(p.experts * 4));
+  b.next = reinterpret_cast<int32_t*>(take(p.local_experts * 4));
+  b.pair_token = reinterpret_cast<int32_t*>(take(p.pairs() * 4));
+  b.pair_weight = reinterpret_cast<float*>(take(p.pairs() * 4));
+  b.h = tensor(h, {p.pairs(), p.inter});
+  if (p.shared_inter > 0) b.shared_h = tensor(h, {p.tokens, p.shared_inter});
+  if (p.quantised()) {
+    if (p.x != DType::i8) {
+      b.x_codes = tensor(DType::i8, {p.tokens, p.hidden});
+      b.x_scale = tensor(DType::f32, {p.tokens});
+    }
+    b.h_codes = tensor(DType::i8, {p.pairs(), p.inter});
+    b.h_scale = tensor(DType::f32, {p.pairs()});
+    if (p.shared_inter > 0) {
+      b.shared_h_codes = tensor(DType::i8, {p.tokens, p.shared_inter});
+      b.shared_h_scale = tensor(DType::f32, {p.tokens});
+    }
+  }
+  b.scratch = base == nullptr ? nullptr : base + used;
+  b.bytes = used;
+  return b;
+}
+
+/// A thread's scratch: what the panel kernel wants, behind the block of out in the making.
+size_t block_bytes(const Problem& p) { return align64(static_cast<size_t>(p.tokens * kMaxChunk * kPanelColumns * 4)); }
+size_t scratch_bytes(const Problem& p) {
+  const int64_t width = bits(p.w) / 8;
+  const auto need = [&](int64_t k, WeightFormat format) {
+    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk, width, format == WeightFormat::strided);
+  };
+  int64_t most = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
+  if (p.shared_inter > 0)
+    most = std::max({most, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
+  return block_bytes(p) + align64(static_cast<size_t>(most));
+}
+
+/// Fills the pair lists; returns how many experts are touched.
+int64_t list_pairs(const FusedMoeArgs& args, const Problem& p, int64_t tokens, const Buffers& b) {
+  const auto* mask = static_cast<const int32_t*>(args.expert_mask.data);
+  int32_t next_local = 0;
+  for (int64_t e = 0; e < p.experts; ++e) b.local[e] = mask == nullptr || mask[e] != 0 ? next_local++ : -1;
+  const auto local_of = [&](int32_t id) { return id < 0 || id >= p.experts ? -1 : b.local[id]; };
+  std::fill_n(b.next, p.local_experts, 0);
+  const auto* ids = static_cast<const int32_t*>(args.topk_ids.data);
+  const auto* weights = static_cast<const float*>(args.topk_weights.data);
+  const int64_t ids_stride = args.topk_ids.stride[0], weights_stride = args.topk_weights.stride[0];
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t s = 0; s < p.top_k; ++s)
+      if (const int32_t e = local_of(ids[t * ids_stride + s]); e >= 0) ++b.next[e];
+  int64_t touched = 0;
+  int32_t first = 0;
+  for (int64_t e = 0; e < p.local_experts; ++e) {
+    const int32_t count = b.next[e];
+    if (count > 0) b.touched[touched++] = {static_cast<int32_t>(e), first, count};
+    b.next[e] = first;
+    first += count;
+  }
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t s = 0; s < p.top_k; ++s) {
+      const int32_t e = local_of(ids[t * ids_stride + s]);
+      if (e < 0) continue;
+      const int32_t at = b.next[e]++;
+      b.pair_token[at] = static_cast<int32_t>(t);
+      b.pair_weight[at] = weights[t * weights_stride + s];
+    }
+  return touched;
+}
+
+/// Quantises the first rows of h. A power of two of rows, so that few distinct problems are routed; rows behind the
+/// listed pairs hold old numbers, and nothing reads their codes.
+void quantise_rows(View x, View q, View scale, int64_t used) {
+  int64_t count = 1;
+  while (count < used) count *= 2;
+  x.shape[0] = q.shape[0] = scale.shape[0] = std::min(count, x.shape[0]);
+  call<Quantize>({.x = x, .q = q, .scale = scale, .quant = Quant::per_token, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
+}
+
+/// Rows [0, tokens) and columns of out from the thread's f32 block.
+void store_block(const View& out, const float* block, int64_t stride, int64_t begin, int64_t end) {
+  for (int64_t t = 0; t < out.shape[0]; ++t) {
+    const float* from = block + t * stride;
+    auto* to = static_cast<std::byte*>(row(out, t)) + begin * (bits(out.dtype) / 8);
+    const int64_t n = end - begin;
+    if (out.dtype == DType::f32) {
+      std::memcpy(to, from, static_cast<size_t>(n) * 4);
+    } else {
+      auto* codes = reinterpret_cast<uint16_t*>(to);
+      if (out.dtype == DType::bf16) for (int64_t j = 0; j < n; ++j) codes[j] = encode_bf16(from[j]);
+      else for (int64_t j = 0; j < n; ++j) codes[j] = encode_f16(from[j]);
+    }
+  }
+}
+
+/// One weight operand as tasks see it.
+struct Operand {
+  const View* weights;
+  const View* scale;
+  const View* bias;
+  void set(PanelTask& task, int64_t index) const {
+    const View& w = *weights;
+    const bool stacked = w.rank == 3;
+    if (w.layout == Layout::packed) {
+      task.b = packed_matrix(w, stacked ? index : 0);
+      task.b_row_stride = 0;
+    } else {
+      task.b = static_cast<const std::byte*>(stacked ? row(w, index) : w.data);
+      // A single plain row has no stride of its own, but 0 would mean packed.
+      task.b_row_stride = w.shape[w.rank - 2] > 1 ? w.stride[w.rank - 2] * (bits(w.dtype) / 8) : kStepBytes;
+    }
+    const auto vector = [&](const View& v) -> const float* {
+      if (!v.given()) return nullptr;
+      return static_cast<const float*>(v.rank == 2 ? row(v, index) : v.data);
+    };
+    task.b_scale = vector(*scale);
+    task.bias = vector(*bias);
+  }
+};
+
+class Decode {
+ public:
+  Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, Launch& launch)
+      : args_(args), p_(p), kernel_(kernel), launch_(launch), b_(carve(p, launch.workspace)), scratch_(scratch_bytes(p)) {
+    tokens_ = p.tokens;
+    if (p.local_tokens)
+      tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
+    touched_ = list_pairs(args, p, tokens_, b_);
+    pairs_ = touched_ == 0 ? 0 : b_.touched[touched_ - 1].first + b_.touched[touched_ - 1].count;
+    const double bytes = p.weight_bytes(static_cast<double>(touched_));
+    const double us = bytes / std::max(launch.device.profile.read_bytes, 1e9) * 1e6 * std::max(1, launch.device.profile.threads);
+    const auto fitting = static_cast<int>((launch.workspace_bytes - b_.bytes) / scratch_);
+    threads_ = threads_for(us, std::min(launch.threads, fitting));
+  }
+
+  void run() {
+    x_ = args_.x;
+    x_scale_ = args_.x_scale;
+    if (p_.quantised() && p_.x != DType::i8) {
+      quantise_rows(args_.x, b_.x_codes, b_.x_scale, p_.tokens);
+      x_ = b_.x_codes;
+      x_scale_ = b_.x_scale;
+    }
+    stage_1();
+    if (p_.quantised()) {
+      if (pairs_ > 0) quantise_rows(b_.h, b_.h_codes, b_.h_scale, pairs_);
+      if (has_shared()) quantise_rows(b_.shared_h, b_.shared_h_codes, b_.shared_h_scale, p_.tokens);
+    }
+    stage_2();
+  }
+
+ private:
+  bool has_shared() const { return p_.shared_inter > 0 && tokens_ > 0; }
+  std::byte* scratch_of(int thread) const { return b_.scratch + scratch_ * static_cast<size_t>(thread); }
+  static int64_t stride_of(const View& v) { return v.stride[0] * (bits(v.dtype) / 8); }
+
+  /// h = act(x w1): chunks of panels, experts ascending, the shared expert last.
+  void stage_1() {
+    const int64_t panels = panel_count(p_.inter, p_.gate);
+    const int64_t shared_panels = has_shared() ? panel_count(p_.shared_inter, p_.gate) : 0;
+    const int64_t chunk = std::clamp<int64_t>((touched_ * panels + shared_panels) / (threads_ * 16), 1, kMaxChunk);
+    const int64_t chunks = (panels + chunk - 1) / chunk, routed = touched_ * chunks;
+    const int64_t tasks = routed + (shared_panels + chunk - 1) / chunk;
+
+    PanelTask common;
+    common.a = static_cast<const std::byte*>(x_.data);
+    common.a_stride = stride_of(x_);
+    common.a_scale = static_cast<const float*>(x_scale_.data);
+    common.k = p_.hidden;
+    common.gate = args_.gate;
+    common.activation = args_.activation;
+    common.c_dtype = b_.h.dtype;
+    const View none;
+    const Operand w1{&args_.w1, &args_.w1_scale, &args_.bias1}, shared{&args_.shared_w1, &args_.shared_w1_scale, &none};
+    std::atomic<int64_t> next{0};
+    parallel(threads_, [&](int thread, int) {
+      PanelTask task = common;
+      task.scratch = scratch_of(thread) + block_bytes(p_);
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+        const bool is_shared = i >= routed;
+        const View& h = is_shared ? b_.shared_h : b_.h;
+        task.panel_begin = (is_shared ? i - routed : i % chunks) * chunk;
+        task.panel_end = std::min(task.panel_begin + chunk, is_shared ? shared_panels : panels);
+        task.n = h.shape[1];
+        task.c_stride = stride_of(h);
+        if (is_shared) {
+          shared.set(task, 0);
+          task.row_index = nullptr;
+          task.row_weight = nullptr;
+          task.m = tokens_;
+          task.c = static_cast<std::byte*>(h.data);
+        } else {
+          const Touched& e = b_.touched[i / chunks];
+          w1.set(task, e.expert);
+          task.row_index = b_.pair_token + e.first;
+          task.row_weight = p_.weight_stage == WeightStage::first ? b_.pair_weight + e.first : nullptr;
+          task.m = e.count;
+          task.c = static_cast<std::byte*>(row(h, e.first));
+        }
+        kernel_(task);
+      }
+    });
+  }
+
+  /// out = sum over experts of weight * (h w2): chunks of output columns.
+  void stage_2() {
+    const int64_t panels = panel_count(p_.hidden, GateLayout::none);
+    const int64_t chunk = std::clamp<int64_t>(panels / (threads_ * 8), 1, kMaxChunk);
+    const int64_t tasks = (panels + chunk - 1) / chunk, stride = chunk * kPanelColumns;
+    std::atomic<int64_t> next{0};
+    parallel(threads_, [&](int thread, int) {
+      auto* block = reinterpret_cast<float*>(scratch_of(thread));
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+        PanelTask task;
+        task.scratch = scratch_of(thread) + block_bytes(p_);
+        task.n = p_.hidden;
+        task.panel_begin = i * chunk;
+        task.panel_end = std::min(panels, task.panel_begin + chunk);
+        const int64_t begin = task.panel_begin * kPanelColumns, end = std::min(p_.hidden, task.panel_end * kPanelColumns);
+        std::memset(block, 0, static_cast<size_t>(p_.tokens * stride) * 4);
+        // A task addresses c by the column's place in the whole product: step back to where column 0 would be.
+        task.c = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(block) - static_cast<uintptr_t>(begin) * 4);
+        task.c_stride = stride * 4;
+        task.c_dtype = DType::f32;
+        task.accumulate = true;
+        add_experts(task);
+        store_block(args_.out, block, stride, begin, end);
+      }
+    });
+  }
+
+  void add_experts(PanelTask& task) const {
+    const View &h = p_.quantised() ? b_.h_codes : b_.h, &shared_h = p_.quantised() ? b_.shared_h_codes : b_.shared_h;
+    const View none;
+    const Operand w2{&args_.w2, &args_.w2_scale, &args_.bias2}, shared{&args_.shared_w2, &args_.shared_w2_scale, &none};
+    const auto* scale = static_cast<const float*>(b_.h_scale.data);
+    task.a_stride = stride_of(h);
+    task.k = p_.inter;
+    for (int64_t i = 0; i < touched_; ++i) {
+      const Touched& e = b_.touched[i];
+      w2.set(task, e.expert);
+      task.a = static_cast<const std::byte*>(row(h, e.first));
+      task.a_scale = scale == nullptr ? nullptr : scale + e.first;
+      task.m = e.count;
+      task.c_row_index = b_.pair_token + e.first;
+      task.c_weight = p_.weight_stage == WeightStage::second ? b_.pair_weight + e.first : nullptr;
+      kernel_(task);
+    }
+    if (!has_shared()) return;
+    shared.set(task, 0);
+    task.a = static_cast<const std::byte*>(shared_h.data);
+    task.a_stride = stride_of(shared_h);
+    task.a_scale = static_cast<const float*>(b_.shared_h_scale.data);
+    task.k = p_.shared_inter;
+    task.m = tokens_;
+    task.c_row_index = nullptr;
+    task.c_weight = nullptr;
+    kernel_(task);
+  }
+
+  const FusedMoeArgs& args_;
+  const Problem& p_;
+  const PanelFn kernel_;
+  Launch& launch_;
+  const Buffers b_;
+  const size_t scratch_;
+  View x_, x_scale_;
+  int64_t tokens_ = 0, touched_ = 0, pairs_ = 0;
+  int threads_ = 1;
+};
+
+}  // namespace
+
+template <Target kTarget> Support decode_supports(const Problem& p, const Device& device) {
+  if (p.tokens > kMaxDecodeTokens) return Support::no("tokens is ", p.tokens, "; this row is for at most ", kMaxDecodeTokens);
+  for (const WeightFormat format : {p.w1_format, p.w2_format, p.shared_w1_format, p.shared_w2_format})
+    if (format == WeightFormat::onednn) return Support::no("weights are in a layout of oneDNN; this row reads panel32 or plain rows");
+  if (panel_kernel(kTarget, p.w, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", p.w);
+  return Support::yes();
+}
+
+template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
+  constexpr double kTeamUs = 3, kTaskUs = 0.2, kPackBytesPerUs = 8e3;
+  const Cost cost = FusedMoe::cost(p);
+  const double threads = workspace_threads(device), element = bits(p.w) / 8.0, pairs = static_cast<double>(p.pairs());
+  // Every chunk packs its rows again; every expert's share of out is added in f32.
+  const auto chunks = [](int64_t panels) { return static_cast<double>((panels + kMaxChunk - 1) / kMaxChunk); };
+  const double w1_chunks = chunks(panel_count(p.inter, p.gate));
+  const double w2_chunks = std::max(chunks(panel_count(p.hidden, GateLayout::none)), threads * 8);
+  const double packed = pairs * element * (w1_chunks * static_cast<double>(p.hidden) + w2_chunks * static_cast<double>(p.inter));
+  const double added = pairs * static_cast<double>(p.hidden) * 4;
+  const double tasks = p.expected_experts() * (w1_chunks + w2_chunks);
+  const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
+                    overlapped_us(cost.flops, panel_rate(kTarget, p.w, device), cost.bytes, device);
+  return {.config = {}, .us = us};
+}
+
+size_t decode_workspace(const Problem& p, const Config&, const Device& device) {
+  return carve(p, nullptr).bytes + scratch_bytes(p) * static_cast<size_t>(workspace_threads(device));
+}
+
+template <Target kTarget> void decode_launch(const FusedMoeArgs& args, const Problem& p, const Config&, Launch& launch) {
+  Decode(args, p, panel_kernel(kTarget, p.w, launch.device), launch).run();
+}
+
+void decode_children(const Problem& p, const Config&, ChildSink& sink) {
+  if (!p.quantised()) return;
+  const auto add = [&](int64_t rows, int64_t cols, DType x) {
+    sink.add<Quantize>({.rows = rows, .cols = cols, .x = x, .q = DType::i8, .quant = Quant::per_token, .sorted = false});
+  };
+  if (p.x != DType::i8) add(p.tokens, p.hidden, p.x);
+  add(p.pairs(), p.inter, DType::f32);
+  if (p.shared_inter > 0) add(p.tokens, p.shared_inter, DType::f32);
+}
+
+#define EITRI_DECODE_ROW(target)                                                      \
+  template Support decode_supports<target>(const FusedMoe::Problem&, const Device&);  \
+  template Guess decode_guess<target>(const FusedMoe::Problem&, const Device&);       \
+  template void decode_launch<target>(const FusedMoeArgs&, const FusedMoe::Problem&, const Config&, Launch&);
+#if EITRI_X86
+EITRI_DECODE_ROW(Target::x86_amx)
+EITRI_DECODE_ROW(Target::x86_avx512)
+EITRI_DECODE_ROW(Target::x86_avx2)
+#endif
+EITRI_DECODE_ROW(Target::any_cpu)
+#undef EITRI_DECODE_ROW
+
+}  // namespace eitri
