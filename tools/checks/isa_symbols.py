@@ -1,8 +1,9 @@
-"""Objects compiled for one ISA export no weak symbol. Looks at the release build in build/.
+"""No code compiled for one ISA can be linked into another's. Looks at the release build in build/.
 
-An inline function or template that such a file does not inline becomes a weak symbol; the linker keeps one copy for the
-whole library and may keep the one with AVX-512 instructions, which then kills the process on a smaller machine. Functions
-of headers that kernel files include are therefore `static` (or in an unnamed namespace, or always inlined).
+A template or inline function that is not inlined becomes a weak symbol; the linker keeps one copy for the whole program and
+may keep the one with AVX-512 instructions, which then kills the process on a smaller machine. A weak symbol in the object
+of an ISA is therefore allowed only inside namespace eitri and only when no object of another ISA has it: keep it in the
+ISA's own namespace, `static`, or always inlined.
 """
 import os
 import re
@@ -15,9 +16,22 @@ from pathlib import Path
 import repo
 
 OBJECTS = "build/CMakeFiles/eitri_core.dir"
-ISA_OBJECT = re.compile(r"^(x86_.*|.*_(avx2|avx512|amx).*)\.cpp\.o$")
+LEVEL = re.compile(r"_(amx|avx512bf16|avx512|avx2)")
 # `nm` letters of symbols that may be merged with those of other files: weak and unique ones, code or data.
 WEAK = re.compile(r"^[0-9a-f]* *([WVu]) (.*)$")
+
+
+def level_of(path):
+    """Which instructions an object may hold; "" for every machine."""
+    match = LEVEL.search(os.path.basename(path))
+    return "" if not match else match[1] + (" emulated" if "amx_emulated" in path else "")
+
+
+def weak_symbols(nm, path):
+    out = subprocess.run([nm, "--defined-only", "-C", path], capture_output=True, text=True, check=True).stdout
+    found = {match[2] for match in map(WEAK.match, out.splitlines()) if match}
+    # "DW.ref.__gxx_personality_v0" and its like are pointers that the compiler shares; no code.
+    return {name for name in found if not name.startswith(("DW.ref.", "typeinfo", "vtable"))}
 
 
 def check(root):
@@ -26,17 +40,19 @@ def check(root):
     nm = shutil.which("nm")
     if not nm:
         raise repo.Skip("no nm (Debian: binutils)")
+    objects = sorted((root / OBJECTS).rglob("*.cpp.o"))
+    symbols = {str(path.relative_to(root / OBJECTS)): weak_symbols(nm, str(path)) for path in objects}
+    levels = {}  # symbol -> the levels that have it
+    for path, names in symbols.items():
+        for name in names:
+            levels.setdefault(name, set()).add(level_of(path))
     findings = []
-    for folder, _, names in os.walk(root / OBJECTS):
-        for name in filter(ISA_OBJECT.match, sorted(names)):
-            path = os.path.join(folder, name)
-            out = subprocess.run([nm, "--defined-only", "-C", path], capture_output=True, text=True, check=True).stdout
-            for line in out.splitlines():
-                match = WEAK.match(line)
-                # References such as "DW.ref.__gxx_personality_v0" are pointers that the compiler shares; no code.
-                if match and not match[2].startswith("DW.ref."):
-                    short = os.path.relpath(path, root / OBJECTS)
-                    findings.append(f"{short}: weak symbol {match[2][:120]}: make it static or always inlined")
+    for path, names in symbols.items():
+        for name in sorted(names) if level_of(path) else ():
+            ours = re.search(r"(^|[ &*])eitri::", name.split("(")[0])
+            if len(levels[name]) > 1 or not ours:
+                where = "also in code of another level" if ours else "a user's program may have it too"
+                findings.append(f"{path}: weak symbol {name[:120]}: {where}")
     return findings
 
 
@@ -49,11 +65,14 @@ def compiled(source):
 
 
 def cases():
-    name = f"{OBJECTS}/src/ops/a/x86_avx2.cpp.o"
-    leak = compiled("inline int f(int x) { return x + 1; }\nint g(int x) { return f(x); }\n")
-    clean = compiled("static inline int f(int x) { return x + 1; }\nint g(int x) { return f(x); }\n")
-    return [("a static function", {name: clean}, None), ("an inline function", {name: leak}, "weak symbol f(int)"),
-            ("other files may", {f"{OBJECTS}/src/ops/a/a.cpp.o": leak}, None)]
+    avx2, plain, avx512 = (f"{OBJECTS}/src/ops/a/{name}.cpp.o" for name in ("x86_avx2", "a", "x86_avx512"))
+    inline = "namespace eitri { %s int f(int x) { return x + 1; } int g(int x) { return f(x); } }\n"
+    leak, clean = compiled(inline % "inline"), compiled(inline % "static inline")
+    foreign = compiled("inline int f(int x) { return x + 1; }\nint g(int x) { return f(x); }\n")
+    return [("static functions", {avx2: clean, plain: clean}, None), ("weak but alone", {avx2: leak, plain: clean}, None),
+            ("the same in code for all machines", {avx2: leak, plain: leak}, "weak symbol eitri::f(int): also in code"),
+            ("the same at two levels", {avx2: leak, avx512: leak}, "also in code of another level"),
+            ("outside our namespace", {avx2: foreign}, "weak symbol f(int): a user's")]
 
 
 def __getattr__(attribute):  # the objects are compiled only when the self-test asks for them
