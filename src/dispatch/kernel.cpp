@@ -1,6 +1,8 @@
 // Names of the row enums, config text, and which targets a device runs.
 #include "dispatch/kernel.h"
 
+#include <algorithm>
+
 #include "backend/backend.h"
 
 namespace eitri {
@@ -36,6 +38,11 @@ bool parse_config(std::string_view text, Knobs knobs, Config& config, std::strin
         return false;
       }
       detail::parse_value(name, value, config.value[i]);
+      // A kernel is only asked for what it offers: a file could say 0 where it divides.
+      if (std::ranges::find(knobs[i].values, config.value[i]) == knobs[i].values.end()) {
+        why = str("knob ", name, " is ", config.value[i], "; expected a value that the kernel offers");
+        return false;
+      }
       seen[i] = true;
     }
   } catch (const Error& error) {

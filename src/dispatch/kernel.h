@@ -51,7 +51,7 @@ struct Config {
 };
 /// "tile_m=32;split_k=1"; empty without knobs.
 std::string to_string(const Config& config, Knobs knobs);
-/// Inverse; nullopt-like: returns false and fills `why` on an unknown knob, a missing one or a bad number.
+/// Inverse; nullopt-like: returns false and fills `why` on an unknown or missing knob and on a value that it does not list.
 bool parse_config(std::string_view text, Knobs knobs, Config& config, std::string& why);
 
 /// A cost model's answer: the config it would run and the time it expects.

@@ -73,7 +73,12 @@ void launch(const Route<Op>& route, const typename Op::Args& args, const typenam
     route.kernel->launch(args, problem, route.config, launch);
   } else {
     const size_t step = trace->begin();
-    route.kernel->launch(args, problem, route.config, launch);
+    try {
+      route.kernel->launch(args, problem, route.config, launch);
+    } catch (...) {
+      trace->drop(step);
+      throw;
+    }
     const Cost cost = Op::cost(problem);
     trace->end(step, {.op = Op::name, .kernel = route.kernel->name, .family = route.kernel->family,
                       .problem = key_of(problem), .flops = cost.flops, .bytes = cost.bytes, .math = cost.math});

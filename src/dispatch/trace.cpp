@@ -22,6 +22,12 @@ void Trace::end(size_t index, Step step) {
   steps_[index] = std::move(step);
 }
 
+void Trace::drop(size_t index) {
+  starts_.pop_back();
+  --depth_;
+  steps_.resize(index);
+}
+
 double limit_fraction(const Step& step, const Device& device) {
   const double peak = device.peak(step.math);
   const double floor_s = std::max(step.bytes / device.profile.read_bytes, peak > 0 ? step.flops / peak : 0);

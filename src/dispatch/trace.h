@@ -35,6 +35,8 @@ class Trace {
 
   size_t begin();
   void end(size_t index, Step step);
+  /// Instead of end(), when the step threw: it and its children are forgotten.
+  void drop(size_t index);
 
  private:
   static thread_local Trace* current_;
