@@ -86,12 +86,10 @@ EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int
 
 /// Rows [row_begin, row_begin + rows) of the task: row r of the panel's 32 sums (f32 or i32) starts at
 /// sums + r * sums_stride bytes; a gated panel has 16 gate sums, then the matching 16 up sums. Only columns that exist
-/// are written.
+/// are written. `vectors` are those of the panel.
 template <Sums kSums>
-static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, int64_t sums_stride, int64_t row_begin,
-                        int64_t rows) {
-  PanelVectors vectors;
-  gather_vectors(task, panel, vectors);
+static void finish_rows(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const void* sums,
+                        int64_t sums_stride, int64_t row_begin, int64_t rows) {
   const auto* bytes = static_cast<const std::byte*>(sums);
   with_activation(task.activation.kind, [&](auto kind) {
     constexpr ActivationKind kKind = decltype(kind)::value;
@@ -103,14 +101,13 @@ static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, 
       detail::finish<kKind, false, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
   });
 }
-
-/// Rows [0, task.m) and panels [panel_begin, panel_end) of sums that lie side by side: 32 a panel.
-static inline void finish_side_by_side(const PanelTask& task, const void* sums, int64_t stride, bool i32) {
-  const auto* bytes = static_cast<const std::byte*>(sums);
-  for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel, bytes += kPanelColumns * 4) {
-    if (i32) finish_rows<Sums::i32>(task, panel, bytes, stride, 0, task.m);
-    else finish_rows<Sums::f32>(task, panel, bytes, stride, 0, task.m);
-  }
+/// The same, when all rows of a panel are finished at once.
+template <Sums kSums>
+static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, int64_t sums_stride, int64_t row_begin,
+                        int64_t rows) {
+  PanelVectors vectors;
+  gather_vectors(task, panel, vectors);
+  finish_rows<kSums>(task, vectors, panel, sums, sums_stride, row_begin, rows);
 }
 
 }  // namespace eitri::EITRI_VEC
