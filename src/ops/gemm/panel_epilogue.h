@@ -110,4 +110,13 @@ static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, 
   finish_rows<kSums>(task, vectors, panel, sums, sums_stride, row_begin, rows);
 }
 
+/// Rows [0, task.m) and panels [panel_begin, panel_end) of sums that lie side by side: 32 a panel.
+static inline void finish_side_by_side(const PanelTask& task, const void* sums, int64_t stride, bool i32) {
+  const auto* bytes = static_cast<const std::byte*>(sums);
+  for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel, bytes += kPanelColumns * 4) {
+    if (i32) finish_rows<Sums::i32>(task, panel, bytes, stride, 0, task.m);
+    else finish_rows<Sums::f32>(task, panel, bytes, stride, 0, task.m);
+  }
+}
+
 }  // namespace eitri::EITRI_VEC
