@@ -136,13 +136,13 @@ void Checkpoint::load_router(MoeLayer& out, const std::string& block) {
   const MoeModel& m = config_.model;
   const std::string router = str(block, ".", config_.naming.router);
   const Tensor& weight = tensor(router + ".weight", {m.experts, m.hidden});
-  out.router_weight = out.arena.make(out.dtype, {m.experts, m.hidden});
-  copy_matrix({.values = &weight}, m.experts, m.hidden, out.router_weight.data, out.dtype, m.hidden);
+  out.weights.router = out.arena.make(out.dtype, {m.experts, m.hidden});
+  copy_matrix({.values = &weight}, m.experts, m.hidden, out.weights.router.data, out.dtype, m.hidden);
   if (weight.dtype != out.dtype) {  // keep every bit: an f32 router that the layer's dtype cannot hold stays f32
     const View wide = load_floats(out.arena, router + ".weight", {m.experts, m.hidden});
     for (int64_t i = 0; i < wide.size(); ++i) {
-      if (load_at(wide.data, DType::f32, i) == load_at(out.router_weight.data, out.dtype, i)) continue;
-      out.router_weight = wide;
+      if (load_at(wide.data, DType::f32, i) == load_at(out.weights.router.data, out.dtype, i)) continue;
+      out.weights.router = wide;
       break;
     }
   }
@@ -162,8 +162,8 @@ MoeLayer Checkpoint::load(int64_t layer) {
   MoeLayer out;
   out.model = m;
   out.dtype = layer_dtype(block);
-  out.weights.w1 = out.arena.make(out.dtype, {m.experts, m.w1_rows(), m.hidden});
-  out.weights.w2 = out.arena.make(out.dtype, {m.experts, m.hidden, m.inter});
+  out.weights.w1 = out.weight_arena.make(out.dtype, {m.experts, m.w1_rows(), m.hidden});
+  out.weights.w2 = out.weight_arena.make(out.dtype, {m.experts, m.hidden, m.inter});
   if (tensors_.has(experts + ".gate_up_proj_blocks")) load_mxfp4_experts(out, experts);
   else if (tensors_.has(experts + ".gate_up_proj")) load_fused_experts(out, experts);
   else load_separate_experts(out, experts);
@@ -172,8 +172,8 @@ MoeLayer Checkpoint::load(int64_t layer) {
     out.weights.bias2 = load_floats(out.arena, experts + ".down_proj_bias", {m.experts, m.hidden});
   }
   if (m.shared_inter > 0) {
-    out.weights.shared_w1 = out.arena.make(out.dtype, {m.shared_w1_rows(), m.hidden});
-    out.weights.shared_w2 = out.arena.make(out.dtype, {m.hidden, m.shared_inter});
+    out.weights.shared_w1 = out.weight_arena.make(out.dtype, {m.shared_w1_rows(), m.hidden});
+    out.weights.shared_w2 = out.weight_arena.make(out.dtype, {m.hidden, m.shared_inter});
     load_expert(block + ".shared_experts", m.shared_inter, out.dtype, at(out.weights.shared_w1, 0), at(out.weights.shared_w2, 0));
   }
   load_router(out, block);

@@ -102,8 +102,8 @@ MoeLayer random_layer(const MoeModel& model, uint64_t seed) {
   Arena& arena = layer.arena;
   const auto scale = [](int64_t k) { return 1.0f / std::sqrt(static_cast<float>(k)); };
   MoeWeights& w = layer.weights;
-  w.w1 = arena.make(layer.dtype, {model.experts, model.w1_rows(), model.hidden});
-  w.w2 = arena.make(layer.dtype, {model.experts, model.hidden, model.inter});
+  w.w1 = layer.weight_arena.make(layer.dtype, {model.experts, model.w1_rows(), model.hidden});
+  w.w2 = layer.weight_arena.make(layer.dtype, {model.experts, model.hidden, model.inter});
   fill_normal(w.w1, seed * 16 + 1, scale(model.hidden));
   fill_normal(w.w2, seed * 16 + 2, scale(model.inter));
   if (model.expert_bias) {
@@ -113,13 +113,13 @@ MoeLayer random_layer(const MoeModel& model, uint64_t seed) {
     fill_normal(w.bias2, seed * 16 + 4, 0.1f);
   }
   if (model.shared_inter > 0) {
-    w.shared_w1 = arena.make(layer.dtype, {model.shared_w1_rows(), model.hidden});
-    w.shared_w2 = arena.make(layer.dtype, {model.hidden, model.shared_inter});
+    w.shared_w1 = layer.weight_arena.make(layer.dtype, {model.shared_w1_rows(), model.hidden});
+    w.shared_w2 = layer.weight_arena.make(layer.dtype, {model.hidden, model.shared_inter});
     fill_normal(w.shared_w1, seed * 16 + 5, scale(model.hidden));
     fill_normal(w.shared_w2, seed * 16 + 6, scale(model.shared_inter));
   }
-  layer.router_weight = arena.make(layer.dtype, {model.experts, model.hidden});
-  fill_normal(layer.router_weight, seed * 16 + 7, scale(model.hidden));
+  layer.weights.router = arena.make(layer.dtype, {model.experts, model.hidden});
+  fill_normal(layer.weights.router, seed * 16 + 7, scale(model.hidden));
   if (model.router.logit_bias) {
     layer.router_bias = arena.make(DType::f32, {model.experts});
     fill_normal(layer.router_bias, seed * 16 + 8, 0.1f);
@@ -131,15 +131,16 @@ MoeLayer random_layer(const MoeModel& model, uint64_t seed) {
   return layer;
 }
 
-MoeWeights quantize_weights(const MoeLayer& layer, Arena& arena) {
-  MoeWeights out = layer.weights;
-  out.w1 = quantize_rows(layer.weights.w1, out.w1_scale, arena);
-  out.w2 = quantize_rows(layer.weights.w2, out.w2_scale, arena);
-  if (layer.weights.shared_w1.given()) {
-    out.shared_w1 = quantize_rows(layer.weights.shared_w1, out.shared_w1_scale, arena);
-    out.shared_w2 = quantize_rows(layer.weights.shared_w2, out.shared_w2_scale, arena);
+void quantize_weights(MoeLayer& layer) {
+  Arena arena;
+  MoeWeights& w = layer.weights;
+  w.w1 = quantize_rows(w.w1, w.w1_scale, arena);
+  w.w2 = quantize_rows(w.w2, w.w2_scale, arena);
+  if (w.shared_w1.given()) {
+    w.shared_w1 = quantize_rows(w.shared_w1, w.shared_w1_scale, arena);
+    w.shared_w2 = quantize_rows(w.shared_w2, w.shared_w2_scale, arena);
   }
-  return out;
+  layer.weight_arena = std::move(arena);
 }
 
 MoeWeights pack_weights_of(const MoeWeights& weights, GateLayout gate, PackFormat format, int64_t m_hint, Arena& arena) {
@@ -153,6 +154,7 @@ MoeWeights pack_weights_of(const MoeWeights& weights, GateLayout gate, PackForma
   pack(out.w2, GateLayout::none);
   pack(out.shared_w1, gate);
   pack(out.shared_w2, GateLayout::none);
+  pack(out.router, GateLayout::none);
   return out;
 }
 
@@ -170,24 +172,41 @@ Routing make_routing(const MoeLayer& layer, int64_t tokens) {
   return routing;
 }
 
-void run_router(const MoeLayer& layer, const View& x, Routing& routing) {
-  View a = x;
-  Arena wide;
-  if (layer.router_weight.dtype != x.dtype) {  // an f32 router: widen the hidden states, exactly
-    a = wide.make(DType::f32, {x.shape[0], x.shape[1]});
-    for (int64_t i = 0; i < x.size(); ++i) store_at(a.data, DType::f32, i, load_at(x.data, x.dtype, i));
-  }
-  gemm({.a = a, .b = layer.router_weight, .c = routing.logits, .bias = layer.router_bias, .a_scale = {}, .b_scale = {}});
+View router_input(const MoeWeights& weights, const View& x, Arena& arena) {
+  if (weights.router.dtype == x.dtype) return x;
+  const View wide = arena.make(DType::f32, {x.shape[0], x.shape[1]});
+  for (int64_t i = 0; i < x.size(); ++i) store_at(wide.data, DType::f32, i, load_at(x.data, x.dtype, i));
+  return wide;
+}
+
+GemmArgs router_args(const MoeLayer& layer, const MoeWeights& weights, const View& input, const Routing& routing) {
+  GemmArgs args;
+  args.a = input;
+  args.b = weights.router;
+  args.c = routing.logits;
+  args.bias = layer.router_bias;
+  return args;
+}
+
+TopkGatingArgs gating_args(const MoeLayer& layer, const Routing& routing) {
+  TopkGatingArgs args;
+  args.logits = routing.logits;
+  args.correction_bias = layer.correction_bias;
+  args.weights = routing.weights;
+  args.ids = routing.ids;
   const Router& r = layer.model.router;
-  topk_gating({.logits = routing.logits,
-               .correction_bias = layer.correction_bias,
-               .weights = routing.weights,
-               .ids = routing.ids,
-               .score = r.score,
-               .renormalize = r.renormalize,
-               .scale = r.scale,
-               .groups = r.groups,
-               .topk_groups = r.topk_groups});
+  args.score = r.score;
+  args.renormalize = r.renormalize;
+  args.scale = r.scale;
+  args.groups = r.groups;
+  args.topk_groups = r.topk_groups;
+  return args;
+}
+
+void run_router(const MoeLayer& layer, const MoeWeights& weights, const View& x, Routing& routing) {
+  Arena arena;
+  gemm(router_args(layer, weights, router_input(weights, x, arena), routing));
+  topk_gating(gating_args(layer, routing));
 }
 
 Routing random_routing(const MoeModel& model, int64_t tokens, uint64_t seed) {

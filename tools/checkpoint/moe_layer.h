@@ -28,14 +28,15 @@ class Arena {
 struct MoeWeights {
   View w1, w2, w1_scale, w2_scale, bias1, bias2;
   View shared_w1, shared_w2, shared_w1_scale, shared_w2_scale;
+  View router;  // [experts, hidden], of the layer's dtype, or f32 where a checkpoint's values do not fit that
 };
 
 struct MoeLayer {
   MoeModel model;
   DType dtype = DType::bf16;  // of activations
-  Arena arena;
+  Arena arena;          // router, biases
+  Arena weight_arena;   // w1, w2, the shared experts
   MoeWeights weights;
-  View router_weight;    // dtype, or f32 where the checkpoint's values do not fit dtype
   View router_bias;      // f32 [experts]
   View correction_bias;  // f32 [experts]
 };
@@ -53,15 +54,19 @@ MoeLayer random_layer(const MoeModel& model, uint64_t seed);
 /// N(0, 1) in `dtype`, the scale of normalised hidden states.
 void fill_normal(const View& view, uint64_t seed, float scale = 1);
 
-/// int8 per output channel by the rules of base/numeric.h; frees nothing that `weights` points to.
-MoeWeights quantize_weights(const MoeLayer& layer, Arena& arena);
-/// Packs w1, w2 and the shared experts' weights; scales and biases are passed on.
+/// Replaces the weights by int8 codes and scales per output channel, by the rules of base/numeric.h.
+void quantize_weights(MoeLayer& layer);
+/// Packs w1, w2, the router and the shared experts' weights; scales and biases are passed on.
 MoeWeights pack_weights_of(const MoeWeights& weights, GateLayout gate, PackFormat format, int64_t m_hint, Arena& arena);
 /// Bytes of w1, w2 and the shared experts.
 size_t weight_bytes(const MoeModel& model, DType dtype);
 
+/// The router's a operand: `x`, or a widened copy of it where the router is f32.
+View router_input(const MoeWeights& weights, const View& x, Arena& arena);
+GemmArgs router_args(const MoeLayer& layer, const MoeWeights& weights, const View& input, const Routing& routing);
+TopkGatingArgs gating_args(const MoeLayer& layer, const Routing& routing);
 /// Logits by gemm, ids and weights by topk_gating.
-void run_router(const MoeLayer& layer, const View& x, Routing& routing);
+void run_router(const MoeLayer& layer, const MoeWeights& weights, const View& x, Routing& routing);
 Routing make_routing(const MoeLayer& layer, int64_t tokens);
 /// Routing without a router: distinct, uniformly drawn experts and weights that add up to the router's scale.
 Routing random_routing(const MoeModel& model, int64_t tokens, uint64_t seed);

@@ -1,0 +1,61 @@
+#include "cli/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace eitri::cli {
+
+void BenchReport::add(const BenchRow& row) {
+  rows_.push_back(row);
+  if (!json_) return;
+  nlohmann::ordered_json object = {{"op", row.op}, {"case", row.name}, {"kernel", row.kernel}, {"us", row.us}, {"vs", nullptr}, {"vs_us", nullptr},
+                                   {"ratio", nullptr}, {"limit_fraction", row.limit_fraction}};
+  if (!row.vs.empty()) {
+    object["vs"] = row.vs;
+    object["vs_us"] = row.vs_us;
+    object["ratio"] = row.ratio();
+  }
+  fmt::print("{}\n", object.dump());
+  std::fflush(stdout);
+}
+
+void BenchReport::finish() const {
+  if (json_ || rows_.empty()) return;
+  const bool compared = !rows_.front().vs.empty();
+  std::vector<std::string> header = {"case", "kernel", "us", "% of limit"};
+  if (compared) header.insert(header.end(), {"other us", "ratio", "other"});
+  Table table(header, 2);
+  double logs = 0;
+  for (const BenchRow& row : rows_) {
+    std::vector<std::string> line = {row.name, row.kernel, fmt::format("{:.1f}", row.us), fmt::format("{:.0f}", 100 * row.limit_fraction)};
+    if (compared) line.insert(line.end(), {fmt::format("{:.1f}", row.vs_us), fmt::format("{:.3f}", row.ratio()), row.vs});
+    table.add(std::move(line));
+    if (compared) logs += std::log(row.ratio());
+  }
+  fmt::print("{}", table.text());
+  if (compared)
+    fmt::print("geometric mean of the ratios over {} cases: {:.3f} (above 1: Eitri is faster)\n", rows_.size(), std::exp(logs / static_cast<double>(rows_.size())));
+}
+
+Step traced(const std::function<void()>& call) {
+  Trace trace;
+  call();
+  require(!trace.steps().empty(), "bench: the call has no work");
+  return trace.steps().front();
+}
+
+std::vector<std::string> traced_kernels(const std::function<void()>& call, std::string_view op) {
+  Trace trace;
+  call();
+  std::vector<std::string> out;
+  for (const Step& step : trace.steps()) {
+    if (op == step.op) out.emplace_back(step.kernel);
+  }
+  return out;
+}
+
+}  // namespace eitri::cli

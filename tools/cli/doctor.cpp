@@ -1,0 +1,149 @@
+// `eitri doctor`: what the library sees of this machine, and the settings in effect.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/threads.h"
+#include "base/settings.h"
+#include "cli/command.h"
+#include "dispatch/database.h"
+#include "eitri/eitri.hpp"
+#include "ops/gemm/library.h"
+#include "ops/ops.h"
+
+namespace eitri::cli {
+namespace {
+namespace fs = std::filesystem;
+
+struct DoctorOptions {
+  bool json = false, measure = false, settings_markdown = false;
+};
+
+std::string first_line(const std::string& path) {
+  std::string line;
+  std::ifstream file(path);
+  return std::getline(file, line) ? line : std::string();
+}
+
+/// "madvise": the choice in brackets in "always [madvise] never".
+std::string huge_pages() {
+  const std::string line = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const size_t begin = line.find('['), end = line.find(']');
+  return begin == std::string::npos || end == std::string::npos ? "unknown" : line.substr(begin + 1, end - begin - 1);
+}
+
+std::string cache_state(const std::string& folder) {
+  if (folder.empty()) return "none: nothing is kept on disk";
+  std::error_code error;
+  fs::path parent = folder;
+  while (!parent.empty() && !fs::exists(parent, error) && parent != parent.parent_path()) parent = parent.parent_path();
+  const bool writable = access(parent.c_str(), W_OK) == 0;
+  return fs::exists(folder, error) ? (writable ? "ready" : "not writable") : (writable ? "made on first use" : "cannot be made");
+}
+
+struct TunedState {
+  size_t unreadable = 0;
+  std::vector<std::string> messages;
+};
+TunedState tuned_state(const Device& device) {
+  TunedState out;
+  for (const OpEntry& op : all_ops()) {
+    for (const TunedProblem& problem : tuned_problems(op.name, device)) {
+      ++out.unreadable;
+      out.messages.push_back(str(problem.origin, ": ", problem.text));
+    }
+  }
+  return out;
+}
+
+std::string library_version() {
+  const uint16_t version = library::version();
+  return version == 0 ? "not built in" : fmt::format("{}.{}", version / 100, version % 100);
+}
+
+int run(const DoctorOptions& options) {
+  if (options.settings_markdown) {
+    fmt::print("{}", settings_markdown());
+    return kOk;
+  }
+  const int threads = max_threads();
+  if (options.measure) {
+    const Progress progress("measuring the machine");
+    set_profile(cached_profile(cpu_device(), threads, true));
+  }
+  const Device& device = cpu_device();
+  const Settings& s = settings();
+  const Profile& p = device.profile;
+  const TunedState tuned = tuned_state(device);
+  const std::string amx = amx_status();
+  const auto giga = [](double value) { return value / 1e9; };
+
+  if (options.json) {
+    nlohmann::ordered_json force = nlohmann::ordered_json::object();
+    for (const auto& [op, kernel] : s.force) force[op] = kernel;
+    const nlohmann::ordered_json out = {
+        {"version", version()},
+        {"device", device.name},
+        {"isa", to_string(device.isa)},
+        {"best_isa", to_string(best_isa())},
+        {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
+        {"avx512_bf16", device.avx512_bf16},
+        {"avx512_fp16", device.avx512_fp16},
+        {"units", device.units},
+        {"threads", threads},
+        {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
+        {"huge_pages", huge_pages()},
+        {"available_memory_bytes", available_memory()},
+        {"profile",
+         {{"measured", p.measured}, {"threads", p.threads}, {"bf16_gflop_s", giga(p.bf16_flops)}, {"i8_gop_s", giga(p.i8_ops)},
+          {"f32_gflop_s", giga(p.f32_flops)}, {"read_gb_s", giga(p.read_bytes)}, {"l2_gb_s", giga(p.l2_bytes)}}},
+        {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
+        {"onednn", library_version()},
+        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
+        {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
+    fmt::print("{}\n", out.dump(2));
+    return kOk;
+  }
+
+  Table table({"eitri", std::string(version())}, 2);
+  table.add({"device", device.name});
+  table.add({"level in use", fmt::format("{} (this machine can do {})", to_string(device.isa), to_string(best_isa()))});
+  table.add({"AMX", amx.empty() ? "in use" : amx});
+  table.add({"AVX-512 bf16, fp16", fmt::format("{}, {}", device.avx512_bf16 ? "yes" : "no", device.avx512_fp16 ? "yes" : "no")});
+  table.add({"cores, threads", fmt::format("{}, {}", device.units, threads)});
+  table.add({"caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} MiB", device.l1_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 20)});
+  table.add({"huge pages", huge_pages()});
+  table.add({"available memory", fmt::format("{:.1f} GiB", static_cast<double>(available_memory()) / (1 << 30))});
+  table.add({"machine profile", p.measured ? fmt::format("measured, {} threads", p.threads) : "nominal; `eitri doctor --measure` measures it"});
+  table.add({"  bf16, int8, f32", fmt::format("{:.0f} GFLOP/s, {:.0f} GOP/s, {:.0f} GFLOP/s", giga(p.bf16_flops), giga(p.i8_ops), giga(p.f32_flops))});
+  table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});
+  table.add({"cache folder", fmt::format("{} ({})", s.cache_dir.empty() ? "-" : s.cache_dir, cache_state(s.cache_dir))});
+  table.add({"oneDNN", library_version()});
+  std::string paths;
+  for (const std::string& path : s.tuned) paths += (paths.empty() ? "" : ":") + path;
+  table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.unreadable)});
+  for (const std::string& message : tuned.messages) table.add({"", message});
+  std::string force;
+  for (const auto& [op, kernel] : s.force) force += fmt::format("{}{}={}", force.empty() ? "" : ",", op, kernel);
+  table.add({"settings", fmt::format("isa={} threads={} force={} check={}", s.isa.empty() ? "best" : s.isa, s.threads == 0 ? "OpenMP's" : str(s.threads),
+                                     force.empty() ? "-" : force, s.check ? "1" : "0")});
+  fmt::print("{}", table.text());
+  return kOk;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& action) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* doctor = app.add_subcommand("doctor", "This machine as the library sees it, and the settings in effect");
+  doctor->add_flag("--json", options->json, "One JSON object");
+  doctor->add_flag("--measure", options->measure, "Measure the machine's limits again");
+  doctor->add_flag("--settings-markdown", options->settings_markdown, "The table of settings, as the page docs/generated/settings.md");
+  doctor->callback([options, &action] { action = [options](Common&) { return run(*options); }; });
+}
+
+}  // namespace eitri::cli

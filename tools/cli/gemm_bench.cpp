@@ -1,0 +1,203 @@
+// `eitri gemm bench`: gemm with packed weights, alone or against oneDNN's matmul or any other kernel.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <sstream>
+
+#include "backend/cpu/cpu.h"
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "checkpoint/moe_layer.h"
+#include "cli/bench_report.h"
+#include "cli/measure.h"
+#include "ops/gemm/library.h"
+#include "ops/ops.h"
+
+namespace eitri::cli {
+namespace {
+using checkpoint::Arena;
+
+struct BenchOptions {
+  std::string shapes, m = "1,4,16,64,256,1024", n, k;
+  std::string dtype = "bf16", vs;
+  bool cold = false, json = false;
+  double budget_ms = 200;
+};
+struct Shape {
+  int64_t m, n, k;
+};
+constexpr std::pair<int64_t, int64_t> kDefaultMatrices[] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {7168, 2048}, {768, 2048}, {2048, 768}};
+constexpr const char* kLibraryKernel = "gemm.library.onednn";
+
+/// Fields of one CSV line; a field in double quotes may hold commas.
+std::vector<std::string> split_csv(const std::string& line) {
+  std::vector<std::string> out(1);
+  bool quoted = false;
+  for (const char c : line) {
+    if (c == '"') quoted = !quoted;
+    else if (c == ',' && !quoted) out.emplace_back();
+    else if (c != '\r') out.back() += c;
+  }
+  return out;
+}
+
+/// A CSV with a header that names n and k, and may name m; other columns are passed over. Without m: every m of --m.
+std::vector<Shape> read_shapes(const std::string& path, const std::vector<int64_t>& m) {
+  std::istringstream lines(read_file(path, size_t{16} << 20));
+  std::string line;
+  std::getline(lines, line);
+  const auto header = split_csv(line);
+  const auto column = [&](const char* name) { return static_cast<size_t>(std::find(header.begin(), header.end(), name) - header.begin()); };
+  const size_t cm = column("m"), cn = column("n"), ck = column("k");
+  require(cn < header.size() && ck < header.size(), path, ": the first line is '", line, "'; expected a header with the columns n and k");
+  std::vector<Shape> out;
+  for (int number = 2; std::getline(lines, line); ++number) {
+    if (line.empty() || line == "\r") continue;
+    const auto fields = split_csv(line);
+    const std::string where = str(path, ":", number);
+    const auto value = [&](size_t c) {
+      require(c < fields.size(), where, ": has ", fields.size(), " columns; expected ", header.size());
+      return parse_numbers(fields[c], where.c_str()).front();
+    };
+    if (cm < header.size()) out.push_back({value(cm), value(cn), value(ck)});
+    else for (const int64_t rows : m) out.push_back({rows, value(cn), value(ck)});
+  }
+  require(!out.empty(), path, ": has no shapes");
+  return out;
+}
+
+std::vector<Shape> wanted_shapes(const BenchOptions& options) {
+  const auto m = parse_numbers(options.m, "--m");
+  if (!options.shapes.empty()) return read_shapes(options.shapes, m);
+  std::vector<Shape> out;
+  if (options.n.empty()) {
+    for (const auto& [n, k] : kDefaultMatrices) for (const int64_t rows : m) out.push_back({rows, n, k});
+    return out;
+  }
+  for (const int64_t n : parse_numbers(options.n, "--n"))
+    for (const int64_t k : parse_numbers(options.k, "--k"))
+      for (const int64_t rows : m) out.push_back({rows, n, k});
+  return out;
+}
+
+void fill(const View& view, uint64_t seed) {
+  if (view.dtype == DType::i8) {
+    auto* p = static_cast<int8_t*>(view.data);
+    for (int64_t i = 0; i < view.size(); ++i) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      p[i] = static_cast<int8_t>(static_cast<int64_t>(seed >> 56) % 128 * ((seed >> 40 & 1) != 0 ? 1 : -1));
+    }
+  } else {
+    checkpoint::fill_normal(view, seed);
+  }
+}
+
+/// Packed copies of one matrix. The bytes are the same, the addresses are not.
+std::vector<View> packed_ring(const View& b, PackFormat format, int64_t m, size_t count, Arena& arena) {
+  const PackArgs args{.weights = b, .format = format, .m_hint = m};
+  const size_t bytes = packed_bytes(args);
+  std::vector<View> out = {pack_weights(args, arena.raw(bytes))};
+  for (size_t i = 1; i < count; ++i) {
+    std::byte* copy = arena.raw(bytes);
+    std::memcpy(copy, out[0].data, bytes);
+    out.push_back(packed_view(copy, bytes));
+  }
+  return out;
+}
+
+void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, BenchReport& report) {
+  const auto [m, n, k] = shape;
+  Arena arena;
+  const auto bytes = static_cast<size_t>(bytes_for(dtype, n * k));
+  const size_t sides_count = options.vs.empty() ? 1 : 2;
+  size_t copies = 1;
+  if (options.cold) copies = std::clamp<size_t>(available_memory() / 10 * 7 / (bytes * sides_count), 1, (cold_bytes() + bytes - 1) / bytes);
+  require_memory(bytes * (sides_count * copies + 1) + static_cast<size_t>(4 * m * (n + k)), fmt::format("m={},n={},k={}", m, n, k), "");
+
+  const DType out_type = dtype == DType::i8 ? DType::bf16 : dtype;
+  GemmArgs args;
+  args.a = arena.make(dtype, {m, k});
+  args.c = arena.make(out_type, {m, n});
+  fill(args.a, 1);
+  if (dtype == DType::i8) {
+    args.a_scale = arena.make(DType::f32, {m});
+    args.b_scale = arena.make(DType::f32, {n});
+    std::fill_n(static_cast<float*>(args.a_scale.data), m, 0.01f);
+    std::fill_n(static_cast<float*>(args.b_scale.data), n, 0.01f);
+  }
+  Arena plain;
+  const View b = plain.make(dtype, {n, k});
+  fill(b, 2);
+
+  const auto caller = [args](std::vector<View> ring) {
+    return [args, ring = std::move(ring)](int64_t i) mutable {
+      args.b = ring[static_cast<size_t>(i) % ring.size()];
+      gemm(args);
+    };
+  };
+  std::vector<Side> sides;
+  sides.push_back({.call = caller(packed_ring(b, PackFormat::panel32, m, copies, arena))});
+  std::optional<ForceScope> force;
+  const std::string other = options.vs == "library" ? kLibraryKernel : options.vs;
+  if (!options.vs.empty()) {
+    const PackFormat format = other == kLibraryKernel ? PackFormat::onednn : PackFormat::panel32;
+    Side side{.call = caller(packed_ring(b, format, m, copies, arena))};
+    side.enter = [&] { force.emplace(Gemm::name, other); };
+    side.leave = [&] { force.reset(); };
+    sides.push_back(std::move(side));
+  }
+  Step step = traced([&] { sides[0].call(0); });
+  alternate(sides, options.budget_ms);
+  step.us = median(sides[0].us);
+  report.add({.op = Gemm::name, .name = fmt::format("m={},n={},k={},a={},c={}", m, n, k, to_string(dtype), to_string(out_type)), .kernel = step.kernel, .us = step.us,
+              .vs = other, .vs_us = sides.size() > 1 ? median(sides[1].us) : 0, .limit_fraction = limit_fraction(step, cpu_device())});
+}
+
+int run(const BenchOptions& options) {
+  if (options.vs == "library") {
+    require(library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
+  } else if (!options.vs.empty()) {
+    std::string known = "library";
+    bool found = false;
+    for (const KernelInfo& kernel : find_op(Gemm::name).kernels) {
+      known += str(", ", kernel.name);
+      found |= options.vs == kernel.name;
+    }
+    require(found, "--vs is '", options.vs, "'; expected one of ", known);
+  }
+  const auto shapes = wanted_shapes(options);
+  const DType dtype = dtype_from(options.dtype).value_or(DType::none);
+  use_profile();
+  BenchReport report(options.json);
+  for (const Shape& shape : shapes) {
+    const Progress progress(fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
+    bench_shape(options, shape, dtype, report);
+  }
+  report.finish();
+  return kOk;
+}
+
+}  // namespace
+
+void add_gemm(CLI::App& app, Action& action) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* gemm = app.add_subcommand("gemm", "Matrix multiplication with packed weights");
+  gemm->require_subcommand(1);
+  CLI::App* bench = gemm->add_subcommand("bench", "Time gemm: medians, both sides in alternating rounds of one process");
+  auto* shapes = bench->add_option("--shapes", options->shapes, "A CSV file with columns n, k and maybe m")->check(CLI::ExistingFile);
+  bench->add_option("--m", options->m, "Rows of a (default 1,4,16,64,256,1024)")->type_name("M,M,...");
+  auto* n = bench->add_option("--n", options->n, "Rows of b (default: matrices of 7 shapes)")->type_name("N,N,...")->excludes(shapes);
+  auto* k = bench->add_option("--k", options->k, "Columns of both")->type_name("K,K,...")->excludes(shapes);
+  n->needs(k);
+  k->needs(n);
+  bench->add_option("--dtype", options->dtype, "bf16 (default), i8, f32 or f16")->check(CLI::IsMember({"bf16", "i8", "f32", "f16"}));
+  bench->add_option("--vs", options->vs, "Compare with: library (oneDNN), or a kernel of `eitri ops`");
+  bench->add_flag("--cold", options->cold, "A ring of copies of the weights, larger than the caches (default: one copy)");
+  bench->add_option("--budget-ms", options->budget_ms, "Time for each side of a case (default 200)")->check(CLI::Range(1.0, 600000.0));
+  bench->add_flag("--json", options->json, "One JSON object a case");
+  bench->callback([options, &action] { action = [options](Common&) { return run(*options); }; });
+}
+
+}  // namespace eitri::cli

@@ -1,0 +1,42 @@
+// `eitri`: the command line.
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "cli/command.h"
+#include "eitri/eitri.hpp"
+
+int main(int argc, char** argv) {
+  using namespace eitri::cli;
+  CLI::App app("Eitri, an AI tensor engine: runs, times and explains its operators on this machine.", "eitri");
+  app.set_version_flag("--version", std::string(eitri::version()));
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.footer("Exit codes: 0 fine, 1 a wrong result or a failure, 2 an argument that cannot be.");
+  Common common;
+  app.add_option("--isa", common.isa, "Highest instruction level to use")->type_name("LEVEL");
+  app.add_option("--force", common.force, "Use this kernel for an operator (may be repeated)")->type_name("OP=KERNEL")->allow_extra_args(false);
+  app.add_option("--threads", common.threads, "Threads to use (default: what OpenMP would)")->check(CLI::Range(1, 4096));
+  Action action;
+  add_moe(app, action);
+  add_gemm(app, action);
+  add_explain(app, action);
+  add_ops(app, action);
+  add_doctor(app, action);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kBadUsage;  // also how --help leaves
+  }
+  try {
+    common.apply();
+    return action(common);
+  } catch (const eitri::Error& error) {
+    fmt::print(stderr, "eitri: {}\n", error.what());
+    return error.code() == eitri::Code::invalid_argument || error.code() == eitri::Code::unsupported ? kBadUsage : kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "eitri: {}\n", error.what());
+    return kFailed;
+  }
+}

@@ -1,0 +1,137 @@
+// `eitri moe bench`: fused_moe with cold weights and routing that changes with every call, alone or against the recipe
+// made of oneDNN matmuls.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+
+#include "backend/cpu/cpu.h"
+#include "base/error.h"
+#include "cli/bench_report.h"
+#include "cli/measure.h"
+#include "cli/moe.h"
+#include "ops/gemm/library.h"
+#include "ops/ops.h"
+
+namespace eitri::cli {
+namespace {
+using checkpoint::Arena;
+using checkpoint::MoeLayer;
+using checkpoint::MoeWeights;
+using checkpoint::Routing;
+
+struct BenchOptions {
+  BlockChoice block;
+  std::string tokens = "1,16,128,1024";
+  std::string vs;
+  bool warm = false, cold = false, json = false;
+  double budget_ms = 1500;
+};
+
+constexpr const char* kLibraryKernel = "grouped_gemm.library.onednn";
+constexpr const char* kRecipe = "fused_moe.recipe";
+
+/// Copies of a block's weights at different addresses, so that no cache keeps what a call reads.
+struct Ring {
+  Arena arena;
+  std::vector<MoeWeights> copies;
+};
+
+Ring make_ring(const MoeLayer& layer, PackFormat format, int64_t m_hint, size_t count) {
+  Ring ring;
+  for (size_t i = 0; i < count; ++i) ring.copies.push_back(pack_weights_of(layer.weights, layer.model.gate, format, m_hint, ring.arena));
+  return ring;
+}
+
+size_t ring_size(const MoeLayer& layer, DType dtype, bool warm, size_t sides) {
+  const size_t bytes = checkpoint::weight_bytes(layer.model, dtype);
+  const size_t wanted = warm ? 1 : (cold_bytes() + bytes - 1) / bytes;
+  const size_t room = available_memory() / 10 * 8 / (bytes * sides);
+  require_memory(bytes * sides + (size_t{1} << 29), fmt::format("{}: packed weights", layer.model.name), " (--experts N keeps fewer experts)");
+  return std::max<size_t>(1, std::min(wanted, room));
+}
+
+void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& ours, int64_t tokens, BenchReport& report) {
+  Arena arena;
+  const View x = arena.make(layer.dtype, {tokens, layer.model.hidden});
+  const View out = arena.make(layer.dtype, {tokens, layer.model.hidden});
+  checkpoint::fill_normal(x, options.block.seed + 100);
+  std::vector<Routing> routings;
+  constexpr int64_t kRoutings = 17;  // prime to every ring size: all pairs of weights and routing occur
+  for (int64_t i = 0; i < kRoutings; ++i) routings.push_back(random_routing(layer.model, tokens, options.block.seed * 1000 + static_cast<uint64_t>(i)));
+  const auto caller = [&](const Ring& ring) {
+    return [&, &copies = ring.copies](int64_t i) {
+      fused_moe(moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out));
+    };
+  };
+
+  std::vector<Side> sides;
+  sides.push_back({.call = caller(ours)});
+  Ring theirs;
+  std::optional<ForceScope> recipe, library;
+  if (!options.vs.empty()) {
+    const Progress progress("packing the weights for oneDNN");
+    const int64_t rows = std::max<int64_t>(1, tokens * layer.model.top_k / layer.model.experts);
+    theirs = make_ring(layer, PackFormat::onednn, rows, ours.copies.size());
+    Side side{.call = caller(theirs)};
+    side.enter = [&] {
+      recipe.emplace(FusedMoe::name, kRecipe);
+      library.emplace(GroupedGemm::name, kLibraryKernel);
+    };
+    side.leave = [&] {
+      library.reset();
+      recipe.reset();
+    };
+    sides.push_back(std::move(side));
+  }
+  const Step step = traced([&] { sides[0].call(0); });
+  {
+    const Progress progress(fmt::format("timing {} tokens", tokens));
+    alternate(sides, options.budget_ms);
+  }
+  BenchRow row{.op = FusedMoe::name, .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens, options.block.quant), .kernel = step.kernel,
+               .us = median(sides[0].us), .vs = {}, .vs_us = 0, .limit_fraction = 0};
+  Step timed = step;
+  timed.us = row.us;
+  row.limit_fraction = limit_fraction(timed, cpu_device());
+  if (sides.size() > 1) {
+    row.vs = fmt::format("{} of {}", kRecipe, kLibraryKernel);
+    row.vs_us = median(sides[1].us);
+  }
+  report.add(row);
+}
+
+int run(const BenchOptions& options) {
+  require(options.vs.empty() || library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
+  const auto tokens = parse_numbers(options.tokens, "--tokens");
+  use_profile();
+  const MoeLayer layer = load_block(options.block, options.vs.empty() ? 2 : 3);
+  const DType dtype = options.block.quant == "int8" ? DType::i8 : DType::bf16;
+  const size_t copies = ring_size(layer, dtype, options.warm, options.vs.empty() ? 1 : 2);
+  Ring ours;
+  {
+    const Progress progress("packing the weights");
+    ours = make_ring(layer, PackFormat::panel32, 1, copies);
+  }
+  BenchReport report(options.json);
+  for (const int64_t count : tokens) bench_case(options, layer, ours, count, report);
+  report.finish();
+  return kOk;
+}
+
+}  // namespace
+
+void add_moe_bench(CLI::App& moe, Action& action) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = moe.add_subcommand("bench", "Time fused_moe: medians, cold weights, other experts in every call");
+  add_block_options(*command, options->block);
+  command->add_option("--tokens", options->tokens, "Token counts (default 1,16,128,1024)")->type_name("N,N,...");
+  command->add_option("--vs", options->vs, "Compare with: library (the recipe made of oneDNN matmuls)")->check(CLI::IsMember({"library"}));
+  auto* warm = command->add_flag("--warm", options->warm, "One copy of the weights, which caches may hold");
+  command->add_flag("--cold", options->cold, "A ring of copies of the weights, larger than the caches (the default)")->excludes(warm);
+  command->add_option("--budget-ms", options->budget_ms, "Time for each side of a case (default 1500)")->check(CLI::Range(1.0, 600000.0));
+  command->add_flag("--json", options->json, "One JSON object a case");
+  command->callback([options, &action] { action = [options](Common&) { return run(*options); }; });
+}
+
+}  // namespace eitri::cli
