@@ -56,6 +56,17 @@ Activation::Problem Activation::check(const Args& args) {
           .gate = args.gate, .limited = args.activation.limit > 0, .sorted = sorted};
 }
 
+Activation::Args Activation::rows_of(const Args& args, int64_t begin, int64_t end) {
+  if (!is_real_row(args.sorted_ids, args.num_valid, args.tokens, begin)) end = begin;
+  Args part = args;
+  part.x = rows(args.x, begin, end);
+  part.out = rows(args.out, begin, end);
+  if (args.scale.given()) part.scale = rows(args.scale, begin, end);
+  part.sorted_ids = part.num_valid = {};
+  part.tokens = 0;
+  return part;
+}
+
 std::vector<Output> Activation::outputs(const Args& args) {
   std::vector<Output> out = {{"out", args.out}};
   if (args.scale.given()) out.push_back({"scale", args.scale});

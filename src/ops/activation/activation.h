@@ -55,6 +55,10 @@ struct Activation {
   static Cost cost(const Problem& problem);
   static Cases<Problem> cases();
   static Args make(const Problem& problem, Maker& maker);
+  /// The call for rows [begin, end) alone, on the same memory: a row's bits do not depend on the others. With sorted_ids, for one
+  /// row: none when it is padding, else without the lists.
+  static int64_t row_count(const Args& args) { return args.x.shape[0]; }
+  static Args rows_of(const Args& args, int64_t begin, int64_t end);
   static std::span<const Kernel<Activation>> kernels();
 };
 

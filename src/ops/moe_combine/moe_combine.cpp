@@ -30,6 +30,15 @@ MoeCombine::Problem MoeCombine::check(const Args& args) {
           .shared = args.shared.given()};
 }
 
+MoeCombine::Args MoeCombine::rows_of(const Args& args, int64_t begin, int64_t end) {
+  Args part = args;
+  part.reverse = rows(args.reverse, begin, end);
+  part.out = rows(args.out, begin, end);
+  if (args.weights.given()) part.weights = rows(args.weights, begin, end);
+  if (args.shared.given()) part.shared = rows(args.shared, begin, end);
+  return part;
+}
+
 std::vector<Output> MoeCombine::outputs(const Args& args) { return {{"out", args.out}}; }
 
 std::vector<Tolerance> MoeCombine::tolerance(const Problem& p) {

@@ -45,6 +45,17 @@ Quantize::Problem Quantize::check(const Args& args) {
   return {.rows = rows, .cols = cols, .x = args.x.dtype, .q = args.q.dtype, .quant = args.quant, .sorted = sorted};
 }
 
+Quantize::Args Quantize::rows_of(const Args& args, int64_t begin, int64_t end) {
+  if (!is_real_row(args.sorted_ids, args.num_valid, args.tokens, begin)) end = begin;
+  Args part = args;
+  part.x = rows(args.x, begin, end);
+  part.q = rows(args.q, begin, end);
+  part.scale = rows(args.scale, begin, end);
+  part.sorted_ids = part.num_valid = {};
+  part.tokens = 0;
+  return part;
+}
+
 std::vector<Output> Quantize::outputs(const Args& args) { return {{"q", args.q}, {"scale", args.scale}}; }
 
 std::vector<Tolerance> Quantize::tolerance(const Problem&) { return {{}, {}}; }  // exact, by the numerics contract

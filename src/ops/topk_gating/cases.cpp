@@ -17,7 +17,7 @@ Cases<TopkGating::Problem> TopkGating::cases() {
     for (Renormalize renormalize : {Renormalize::no, Renormalize::yes})
       for (bool bias : {false, true}) {
         for (DType logits : {DType::f32, DType::bf16, DType::f16})
-          add("scores", {.tokens = 37, .experts = 64, .top_k = 6, .logits = logits, .score = score, .renormalize = renormalize, .bias = bias});
+          if (logits == DType::f32 || (bias && renormalize == Renormalize::no)) add("scores", {.tokens = 37, .experts = 64, .top_k = 6, .logits = logits, .score = score, .renormalize = renormalize, .bias = bias});
         add("groups", {.tokens = 41, .experts = 96, .top_k = 7, .groups = 8, .topk_groups = 3, .score = score, .renormalize = renormalize, .bias = bias});
         add("every expert", {.tokens = 9, .experts = 23, .top_k = 23, .score = score, .renormalize = renormalize, .bias = bias});
       }

@@ -51,6 +51,14 @@ TopkGating::Problem TopkGating::check(const Args& args) {
           .bias = args.correction_bias.given()};
 }
 
+TopkGating::Args TopkGating::rows_of(const Args& args, int64_t begin, int64_t end) {
+  Args part = args;
+  part.logits = rows(args.logits, begin, end);
+  part.weights = rows(args.weights, begin, end);
+  part.ids = rows(args.ids, begin, end);
+  return part;
+}
+
 std::vector<Output> TopkGating::outputs(const Args& args) { return {{"weights", args.weights}, {"ids", args.ids}}; }
 
 std::vector<Tolerance> TopkGating::tolerance(const Problem&) {

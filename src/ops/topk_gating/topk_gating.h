@@ -50,6 +50,9 @@ struct TopkGating {
   static Cost cost(const Problem& problem);
   static Cases<Problem> cases();
   static Args make(const Problem& problem, Maker& maker);
+  /// The call for rows [begin, end) alone, on the same memory: a row's bits do not depend on the others.
+  static int64_t row_count(const Args& args) { return args.logits.shape[0]; }
+  static Args rows_of(const Args& args, int64_t begin, int64_t end);
   static std::span<const Kernel<TopkGating>> kernels();
 };
 
