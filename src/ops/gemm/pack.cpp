@@ -148,11 +148,8 @@ void pack_panel(const Rows& rows, int64_t n, GateLayout gate, int64_t panel, std
           sums[tile * 16 + column] += sum;
         }
       }
-      uint32_t in[16][16], out[16][16];
-      std::memcpy(in, block, sizeof in);
-      for (int r = 0; r < 16; ++r)
-        for (int column = 0; column < 16; ++column) out[r][column] = in[column][r];
-      std::memcpy(to, out, sizeof out);
+      for (int64_t column = 0; column < 16; ++column)
+        for (int64_t r = 0; r < 16; ++r) std::memcpy(to + r * 64 + column * 4, block[column] + r * 4, 4);
       to += kTileBytes;
     }
   }

@@ -31,22 +31,55 @@ inline constexpr int64_t kChunkSteps = 8;              // dword steps: 16 KiB of
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/// The 16 x 64 byte block of plain rows behind packed tile `tile` of k-step `step`, transposed as 16 x 16 dwords.
+/// Dword r of row c, rows 64 bytes apart, to dword c of row r. Written out, not left to the vectoriser: gcc 12 at -O3
+/// turns the two nested loops into wrong code for AVX2.
+static inline void transpose_tile(const std::byte* from, std::byte* to) {
+#if defined(__AVX2__)
+  const auto load = [&](int64_t row, int64_t half) { return _mm256_loadu_ps(reinterpret_cast<const float*>(from + row * 64 + half * 32)); };
+  for (int64_t half = 0; half < 2; ++half) {  // of the dwords, thus of the rows of `to`
+    for (int64_t rows = 0; rows < 16; rows += 8) {
+      __m256 pairs[8], quads[8];
+      for (int64_t i = 0; i < 8; i += 2) {
+        const __m256 a = load(rows + i, half), b = load(rows + i + 1, half);
+        pairs[i] = _mm256_unpacklo_ps(a, b);
+        pairs[i + 1] = _mm256_unpackhi_ps(a, b);
+      }
+      for (int64_t i = 0; i < 8; i += 4) {  // quads[i + j]: dword j of each 128-bit lane of four rows
+        quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+        quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+        quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+        quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+      }
+      std::byte* out = to + half * 8 * 64 + rows * 4;
+      for (int64_t j = 0; j < 4; ++j) {
+        _mm256_storeu_ps(reinterpret_cast<float*>(out + j * 64), _mm256_permute2f128_ps(quads[j], quads[j + 4], 0x20));
+        _mm256_storeu_ps(reinterpret_cast<float*>(out + (j + 4) * 64), _mm256_permute2f128_ps(quads[j], quads[j + 4], 0x31));
+      }
+    }
+  }
+#else
+  for (int64_t row = 0; row < 16; ++row)
+    for (int64_t dword = 0; dword < 16; ++dword) std::memcpy(to + dword * 64 + row * 4, from + row * 64 + dword * 4, 4);
+#endif
+}
+
+/// The 16 x 64 byte block of plain rows behind packed tile `tile` of k-step `step`, as that tile.
 static inline void pack_tile(const PanelTask& task, int64_t panel, int64_t tile, int64_t step, int64_t element_bytes,
                              std::byte* to) {
-  alignas(64) uint32_t in[16][16];
+  alignas(64) std::byte rows[16 * kStepBytes];
   const int64_t k_bytes = task.k * element_bytes;
   const int64_t begin = step * kStepBytes, count = least(kStepBytes, k_bytes - begin);
   for (int64_t column = 0; column < 16; ++column) {
     const int64_t row = weight_row(task.n, task.gate, panel, tile * 16 + column);
-    const int64_t bytes = row < 0 ? 0 : count;
-    if (bytes != kStepBytes) std::memset(in[column], 0, kStepBytes);
-    if (bytes > 0) std::memcpy(in[column], task.b + row * task.b_row_stride + begin, static_cast<size_t>(bytes));
+    std::byte* const at = rows + column * kStepBytes;
+    if (row >= 0 && count == kStepBytes) {
+      std::memcpy(at, task.b + row * task.b_row_stride + begin, kStepBytes);
+      continue;
+    }
+    std::memset(at, 0, kStepBytes);
+    if (row >= 0) std::memcpy(at, task.b + row * task.b_row_stride + begin, static_cast<size_t>(count));
   }
-  alignas(64) uint32_t out[16][16];
-  for (int r = 0; r < 16; ++r)
-    for (int column = 0; column < 16; ++column) out[r][column] = in[column][r];
-  std::memcpy(to, out, sizeof out);
+  transpose_tile(rows, to);
 }
 
 /// kRows rows x 16 columns over `steps` dword steps; sums rows are 32 dwords apart.
