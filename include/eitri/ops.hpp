@@ -10,12 +10,12 @@ namespace eitri {
 /// With a gate layout, b has 2*n_out rows and c has n_out columns: c = act(gate, up).
 /// dtypes: a, b both f32, bf16 or f16, or both i8 (then both scales are required); c f32, bf16 or f16.
 struct GemmArgs {
-  View a;        // [m, k] or [batch, m, k]
-  View b;        // [n, k] or [batch, n, k]; strided or packed by pack_weights
-  View c;        // [m, n] or [batch, m, n]
-  View bias;     // f32 or dtype of c, [n] or [batch, n]
-  View a_scale;  // f32 [m] or [batch, m]
-  View b_scale;  // f32 [n] or [batch, n]
+  View a = {};        // [m, k] or [batch, m, k]
+  View b = {};        // [n, k] or [batch, n, k]; strided or packed by pack_weights
+  View c = {};        // [m, n] or [batch, m, n]
+  View bias = {};     // f32 or dtype of c, [n] or [batch, n]
+  View a_scale = {};  // f32 [m] or [batch, m]
+  View b_scale = {};  // f32 [n] or [batch, n]
   ActivationParams activation = {};
   GateLayout gate = GateLayout::none;
 };
@@ -26,16 +26,16 @@ struct GemmArgs {
 /// Rows of c at padding positions and beyond num_valid are not written.
 enum class Gather : uint8_t { token, position };
 struct GroupedGemmArgs {
-  View a;           // [rows, k]
-  View b;           // [experts, n, k]
-  View c;           // [max_padded, n]
-  View bias;        // f32 [experts, n]
-  View a_scale;     // f32 [rows]
-  View b_scale;     // f32 [experts, n]
-  View row_weight;  // f32 [max_padded]
-  View sorted_ids;         // i32 [max_padded], of moe_sort
-  View sorted_expert_ids;  // i32 [max_blocks]
-  View num_valid;          // i32 [2]
+  View a = {};           // [rows, k]
+  View b = {};           // [experts, n, k]
+  View c = {};           // [max_padded, n]
+  View bias = {};        // f32 [experts, n]
+  View a_scale = {};     // f32 [rows]
+  View b_scale = {};     // f32 [experts, n]
+  View row_weight = {};  // f32 [max_padded]
+  View sorted_ids = {};         // i32 [max_padded], of moe_sort
+  View sorted_expert_ids = {};  // i32 [max_blocks]
+  View num_valid = {};          // i32 [2]
   int64_t tokens = 0;      // rows of the token matrix that sorted_ids index; an id >= tokens is padding
   int64_t block = 32;
   Gather gather = Gather::token;
@@ -46,24 +46,24 @@ struct GroupedGemmArgs {
 /// q = round(x / scale), scale = amax / max of q's dtype, per row (Quant::per_token). See base/numeric.h for the rules.
 /// With sorted_ids, rows at padding positions are neither read nor written.
 struct QuantizeArgs {
-  View x;      // f32, bf16, f16 [rows, cols]
-  View q;      // i8 [rows, cols]
-  View scale;  // f32 [rows]
+  View x = {};      // f32, bf16, f16 [rows, cols]
+  View q = {};      // i8 [rows, cols]
+  View scale = {};  // f32 [rows]
   Quant quant = Quant::per_token;
-  View sorted_ids;  // i32 [rows], optional
-  View num_valid;   // i32 [2], with sorted_ids
+  View sorted_ids = {};  // i32 [rows], optional
+  View num_valid = {};   // i32 [2], with sorted_ids
   int64_t tokens = 0;
 };
 
 /// out = act(x); with a gate layout x has 2*inter columns. An i8 out is quantised per row into `scale`.
 struct ActivationArgs {
-  View x;      // f32, bf16, f16 [rows, inter] or [rows, 2*inter]
-  View out;    // f32, bf16, f16 or i8 [rows, inter]
-  View scale;  // f32 [rows], with an i8 out
+  View x = {};      // f32, bf16, f16 [rows, inter] or [rows, 2*inter]
+  View out = {};    // f32, bf16, f16 or i8 [rows, inter]
+  View scale = {};  // f32 [rows], with an i8 out
   ActivationParams activation = {};
   GateLayout gate = GateLayout::none;
-  View sorted_ids;  // as in QuantizeArgs
-  View num_valid;
+  View sorted_ids = {};  // as in QuantizeArgs
+  View num_valid = {};
   int64_t tokens = 0;
 };
 
@@ -74,10 +74,10 @@ enum class Renormalize : uint8_t { no, yes };
 /// bias); weights are the unbiased scores, divided by their sum with Renormalize::yes, times scale. NaN counts as -inf;
 /// ties go to the lowest id; ids are distinct; slots are ordered by descending choice score.
 struct TopkGatingArgs {
-  View logits;           // f32, bf16, f16 [tokens, experts]
-  View correction_bias;  // f32 [experts], optional
-  View weights;          // f32 [tokens, top_k]
-  View ids;              // i32 [tokens, top_k]
+  View logits = {};           // f32, bf16, f16 [tokens, experts]
+  View correction_bias = {};  // f32 [experts], optional
+  View weights = {};          // f32 [tokens, top_k]
+  View ids = {};              // i32 [tokens, top_k]
   Score score = Score::softmax;
   Renormalize renormalize = Renormalize::no;
   float scale = 1;
@@ -88,15 +88,15 @@ struct TopkGatingArgs {
 /// Groups (token, slot) pairs by expert; layout bit for bit that of AITER's moe_sorting. max_padded =
 /// tokens*top_k + experts*block - top_k, max_blocks = ceil(max_padded / block), experts = global count.
 struct MoeSortArgs {
-  View topk_ids;           // i32 [tokens, top_k]
-  View topk_weights;       // f32 [tokens, top_k]
-  View expert_mask;        // i32 [experts] of 0 and 1, optional (expert parallelism)
-  View num_local_tokens;   // i32 [1], optional: rows from there on are ignored
-  View sorted_ids;         // out i32 [max_padded]: (slot << 24) | token; padding (top_k << 24) | tokens
-  View sorted_weights;     // out f32 [max_padded]; 0 at padding
-  View sorted_expert_ids;  // out i32 [max_blocks]: local expert of each block; -1 beyond the last used block
-  View num_valid;          // out i32 [2]: positions used, tokens considered
-  View reverse;            // out i32 [tokens, top_k], optional: sorted position of each pair, -1 when it has none
+  View topk_ids = {};           // i32 [tokens, top_k]
+  View topk_weights = {};       // f32 [tokens, top_k]
+  View expert_mask = {};        // i32 [experts] of 0 and 1, optional (expert parallelism)
+  View num_local_tokens = {};   // i32 [1], optional: rows from there on are ignored
+  View sorted_ids = {};         // out i32 [max_padded]: (slot << 24) | token; padding (top_k << 24) | tokens
+  View sorted_weights = {};     // out f32 [max_padded]; 0 at padding
+  View sorted_expert_ids = {};  // out i32 [max_blocks]: local expert of each block; -1 beyond the last used block
+  View num_valid = {};          // out i32 [2]: positions used, tokens considered
+  View reverse = {};            // out i32 [tokens, top_k], optional: sorted position of each pair, -1 when it has none
   int64_t experts = 0;
   int64_t block = 32;
 };
@@ -104,11 +104,11 @@ struct MoeSortArgs {
 /// out[t] = sum_slot(weights[t, slot] * y[reverse[t, slot]]) + shared[t], slots in ascending order; a slot whose
 /// reverse is -1 adds nothing.
 struct MoeCombineArgs {
-  View y;        // f32, bf16, f16 [rows, hidden]
-  View reverse;  // i32 [tokens, top_k]
-  View weights;  // f32 [tokens, top_k], optional (absent: 1)
-  View shared;   // dtype of y [tokens, hidden], optional
-  View out;      // f32, bf16, f16 [tokens, hidden]
+  View y = {};        // f32, bf16, f16 [rows, hidden]
+  View reverse = {};  // i32 [tokens, top_k]
+  View weights = {};  // f32 [tokens, top_k], optional (absent: 1)
+  View shared = {};   // dtype of y [tokens, hidden], optional
+  View out = {};      // f32, bf16, f16 [tokens, hidden]
 };
 
 /// Which stage the routing weight multiplies: the sums of stage 1 before bias and activation (Llama 4), or stage 2.
@@ -118,23 +118,23 @@ enum class WeightStage : uint8_t { first, second };
 /// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
 /// per token, twice); out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
 struct FusedMoeArgs {
-  View x;             // [tokens, hidden]
-  View w1;            // [local_experts, 2*inter or inter, hidden], strided or packed
-  View w2;            // [local_experts, hidden, inter]
-  View topk_weights;  // f32 [tokens, top_k]
-  View topk_ids;      // i32 [tokens, top_k], global ids
-  View out;           // [tokens, hidden]
-  View w1_scale;      // f32 [local_experts, 2*inter or inter]
-  View w2_scale;      // f32 [local_experts, hidden]
-  View x_scale;       // f32 [tokens], with an i8 x
-  View bias1;         // f32 [local_experts, 2*inter or inter]
-  View bias2;         // f32 [local_experts, hidden]
-  View expert_mask;       // i32 [experts]
-  View num_local_tokens;  // i32 [1]; rows of out from there on become 0
-  View shared_w1;         // [2*shared_inter or shared_inter, hidden], weight 1 for every token
-  View shared_w2;         // [hidden, shared_inter]
-  View shared_w1_scale;   // f32
-  View shared_w2_scale;   // f32
+  View x = {};             // [tokens, hidden]
+  View w1 = {};            // [local_experts, 2*inter or inter, hidden], strided or packed
+  View w2 = {};            // [local_experts, hidden, inter]
+  View topk_weights = {};  // f32 [tokens, top_k]
+  View topk_ids = {};      // i32 [tokens, top_k], global ids
+  View out = {};           // [tokens, hidden]
+  View w1_scale = {};      // f32 [local_experts, 2*inter or inter]
+  View w2_scale = {};      // f32 [local_experts, hidden]
+  View x_scale = {};       // f32 [tokens], with an i8 x
+  View bias1 = {};         // f32 [local_experts, 2*inter or inter]
+  View bias2 = {};         // f32 [local_experts, hidden]
+  View expert_mask = {};       // i32 [experts]
+  View num_local_tokens = {};  // i32 [1]; rows of out from there on become 0
+  View shared_w1 = {};         // [2*shared_inter or shared_inter, hidden], weight 1 for every token
+  View shared_w2 = {};         // [hidden, shared_inter]
+  View shared_w1_scale = {};   // f32
+  View shared_w2_scale = {};   // f32
   ActivationParams activation = {.kind = ActivationKind::silu};
   GateLayout gate = GateLayout::separated;
   WeightStage weight_stage = WeightStage::second;

@@ -67,14 +67,14 @@ template <class Args> std::string_view Plan<Args>::kernel() const {
 }
 template <class Args> size_t Plan<Args>::workspace_bytes() const { return state_->route.workspace; }
 
-template class Plan<GemmArgs>;
-template class Plan<GroupedGemmArgs>;
-template class Plan<QuantizeArgs>;
-template class Plan<ActivationArgs>;
-template class Plan<TopkGatingArgs>;
-template class Plan<MoeSortArgs>;
-template class Plan<MoeCombineArgs>;
-template class Plan<FusedMoeArgs>;
+template class EITRI_EXPORT Plan<GemmArgs>;
+template class EITRI_EXPORT Plan<GroupedGemmArgs>;
+template class EITRI_EXPORT Plan<QuantizeArgs>;
+template class EITRI_EXPORT Plan<ActivationArgs>;
+template class EITRI_EXPORT Plan<TopkGatingArgs>;
+template class EITRI_EXPORT Plan<MoeSortArgs>;
+template class EITRI_EXPORT Plan<MoeCombineArgs>;
+template class EITRI_EXPORT Plan<FusedMoeArgs>;
 
 std::string explain(std::string_view op, std::string_view problem) {
   return to_text(find_op(op).explain(problem, cpu_device()));

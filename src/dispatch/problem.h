@@ -83,7 +83,8 @@ template <class P> std::vector<std::string> field_names(const P& problem = {}) {
 /// Inverse of key_of; fields that the text leaves out keep P's defaults. Throws on unknown names and bad values.
 template <class P> P parse_problem(std::string_view op, std::string_view text) {
   P problem;
-  for (const auto& [name, value] : detail::split_pairs(text, ',')) {
+  for (const auto& pair : detail::split_pairs(text, ',')) {
+    const std::string_view name = pair.first, value = pair.second;  // clang captures no structured bindings
     bool found = false;
     problem.fields([&](const char* field, const auto& slot, Match = Match::exact) {
       if (name != field) return;
