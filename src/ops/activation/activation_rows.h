@@ -75,9 +75,10 @@ void activate_typed(const ActivationTask& task, int64_t begin, int64_t end, floa
     } else {
       activate_row<kKind, kGate, kIn, DType::f32>(task, x, scratch);
       const auto* values = reinterpret_cast<const std::byte*>(scratch);
-      const float scale = scale_from_amax(row_amax<DType::f32>(values, task.inter), kI8Max);
+      const RowAmax seen = row_amax<DType::f32>(values, task.inter);
+      const float scale = scale_from_amax(seen.amax, kI8Max);
       task.scale[r] = scale;
-      row_codes<DType::f32>(values, task.inter, inverse_scale(scale), reinterpret_cast<int8_t*>(out));
+      row_codes<DType::f32>(values, task.inter, inverse_scale(scale), seen.finite, reinterpret_cast<int8_t*>(out));
     }
   }
 }

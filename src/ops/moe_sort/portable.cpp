@@ -39,7 +39,7 @@ void count(const SortTask& task, Span tokens, int32_t* counts) {
 
 /// `next`: counts of `parts` parts, one after the other; becomes each part's first free position in the expert's run.
 void lay_out(const SortTask& task, int parts, int32_t* next) {
-  int64_t position = 0;
+  int64_t position = 0, block = 0;
   int32_t local = 0;
   for (int64_t e = 0; e < task.experts; ++e) {
     if (task.mask != nullptr && task.mask[e] == 0) {
@@ -52,15 +52,18 @@ void lay_out(const SortTask& task, int parts, int32_t* next) {
       next[p * task.experts + e] = static_cast<int32_t>(position);
       position += n;
     }
-    const int64_t blocks = (position - begin + task.block - 1) / task.block;
-    const int64_t end = begin + blocks * task.block;
-    fill(task.sorted_expert_ids + begin / task.block, blocks, local);
-    pad(task, position, end);
-    position = end;
+    if (position > begin) {
+      const int64_t blocks = (position - begin + task.block - 1) / task.block;
+      const int64_t end = begin + blocks * task.block;
+      fill(task.sorted_expert_ids + block, blocks, local);
+      pad(task, position, end);
+      position = end;
+      block += blocks;
+    }
     ++local;
   }
   pad(task, position, task.padded);
-  fill(task.sorted_expert_ids + position / task.block, task.blocks - position / task.block, -1);
+  fill(task.sorted_expert_ids + block, task.blocks - block, -1);
   task.num_valid[0] = static_cast<int32_t>(position);
   task.num_valid[1] = static_cast<int32_t>(task.considered);
 }

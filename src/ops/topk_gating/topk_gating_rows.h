@@ -123,14 +123,20 @@ EITRI_INLINE int64_t take_largest(double* keys, int64_t n) {
     index[0] = more ? here[0] : index[0];
     here[0] += kDoubles;
   }
-  double top = kOut;
-  int64_t at = 0;
-  for (int c = 0; c < kChains; ++c)
-    for (int i = 0; i < kDoubles; ++i)
-      if (best[c][i] > top || (best[c][i] == top && index[c][i] < at)) {
-        top = best[c][i];
-        at = index[c][i];
-      }
+  for (int c = 1; c < kChains; ++c) {
+    const I more = (best[c] > best[0]) | ((best[c] == best[0]) & (index[c] < index[0]));
+    best[0] = more ? best[c] : best[0];
+    index[0] = more ? index[c] : index[0];
+  }
+  double top = best[0][0];
+  int64_t at = index[0][0];
+  for (int i = 1; i < kDoubles; ++i) {
+    const double x = best[0][i];
+    const int64_t j_x = index[0][i];
+    const bool more = (x > top) | ((x == top) & (j_x < at));
+    top = more ? x : top;
+    at = more ? j_x : at;
+  }
   keys[at] = kOut;
   return at;
 }
