@@ -19,6 +19,26 @@ bool is_operand(DType dtype) {
 }
 bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
+// A call has some 100 ns for everything but the work, so the usual case is recognised inline; whatever is not obviously
+// fine goes to the full checks, which know the words.
+
+/// Implies that check_view(v, ..., rank) passes: plain, not empty, extents and strides far from overflow.
+inline bool obviously_fine(const View& v, int rank) {
+  if (v.rank != rank || v.layout != Layout::strided || v.data == nullptr) return false;
+  constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^63
+  for (int i = 0; i < rank; ++i)
+    if (v.shape[i] == 0 || static_cast<uint64_t>(v.shape[i]) > kSmall || static_cast<uint64_t>(v.stride[i]) > kSmall) return false;
+  const bool known = is_operand(v.dtype);
+  const auto width = static_cast<uintptr_t>(bits(v.dtype) / 8);
+  return known && (reinterpret_cast<uintptr_t>(v.data) & (width - 1)) == 0;
+}
+/// And that check_output does: rows do not overlap, nor do matrices.
+inline bool obviously_apart(const View& v, int rank) {
+  const int row = rank - 2;
+  if (v.stride[row + 1] != 1 || v.stride[row] < v.shape[row + 1]) return false;
+  return rank == 2 || v.stride[0] >= v.shape[1] * v.stride[1];
+}
+
 /// Kernels address elements of a row one after the other.
 void check_rows(const View& view, const char* arg) {
   require(view.layout == Layout::strided, kOp, ": ", arg, " is ", view, "; expected plain rows, not packed ones");
@@ -28,17 +48,31 @@ void check_rows(const View& view, const char* arg) {
 /// bias and scales: [extent], or [batch, extent] in a batched call.
 void check_vector(const View& view, const char* arg, int64_t extent, int64_t batch, bool batched, DType other) {
   const int rank = batched && view.rank == 2 ? 2 : 1;
-  check_view(view, kOp, arg, rank);
+  if (!obviously_fine(view, rank)) check_view(view, kOp, arg, rank);
   check_rows(view, arg);
-  require(view.shape[rank - 1] == extent && (rank == 1 || view.shape[0] == batch), kOp, ": ", arg, " is ", view,
-          "; expected extents [", extent, "]", batched ? str(" or [", batch, ", ", extent, "]") : std::string());
-  require(view.dtype == DType::f32 || view.dtype == other, kOp, ": ", arg, " is ", view, "; expected f32",
-          other != DType::f32 ? str(" or ", other) : std::string());
+  if (view.shape[rank - 1] != extent || (rank == 2 && view.shape[0] != batch)) [[unlikely]]
+    require(false, kOp, ": ", arg, " is ", view, "; expected extents [", extent, "]",
+            batched ? str(" or [", batch, ", ", extent, "]") : std::string());
+  if (view.dtype != DType::f32 && view.dtype != other) [[unlikely]]
+    require(false, kOp, ": ", arg, " is ", view, "; expected f32", other != DType::f32 ? str(" or ", other) : std::string());
 }
 
-void check_apart(const View& c, const View& input, const char* arg) {
-  if (input.given())
-    require(!overlap(c, input), kOp, ": c is ", c, " and overlaps ", arg, "; expected memory of its own");
+/// Addresses from the first to one past the last byte.
+struct Range {
+  uintptr_t begin, end;
+};
+inline Range range_of(const View& v) {
+  int64_t last = 0;
+  for (int i = 0; i < v.rank; ++i) {
+    if (v.shape[i] == 0) return {0, 0};
+    last += (v.shape[i] - 1) * v.stride[i];
+  }
+  const auto begin = reinterpret_cast<uintptr_t>(v.data);
+  return {begin, begin + static_cast<uintptr_t>((last + 1) * (bits(v.dtype) / 8))};
+}
+inline void check_apart(const View& c, const Range& c_range, const Range& input, const char* arg) {
+  if (input.begin < c_range.end && c_range.begin < input.end) [[unlikely]]
+    require(false, kOp, ": c is ", c, " and overlaps ", arg, "; expected memory of its own");
 }
 
 void check_devices(const GemmArgs& args) {
@@ -47,15 +81,20 @@ void check_devices(const GemmArgs& args) {
             " was given; expected tensors of the CPU");
 }
 
+/// "[batch, m, n]" or "[m, n]".
+std::string shape_text(bool batched, int64_t batch, const std::string& rows, int64_t columns) {
+  return str("[", batched ? str(batch, ", ") : std::string(), rows, ", ", columns, "]");
+}
+
 }  // namespace
 
 Gemm::Problem Gemm::check(const Args& args) {
   const View &a = args.a, &b = args.b, &c = args.c;
   require(a.rank == 2 || a.rank == 3, kOp, ": a is ", a, "; expected rank 2 or 3");
   const bool batched = a.rank == 3;
-  check_view(a, kOp, "a", a.rank);
-  check_view(b, kOp, "b", a.rank);
-  check_output(c, kOp, "c", a.rank);
+  if (!obviously_fine(a, a.rank)) check_view(a, kOp, "a", a.rank);
+  if (!obviously_fine(b, a.rank)) check_view(b, kOp, "b", a.rank);
+  if (!obviously_fine(c, a.rank) || !obviously_apart(c, a.rank)) check_output(c, kOp, "c", a.rank);
   check_devices(args);
   check_rows(a, "a");
   check_rows(c, "c");
@@ -73,23 +112,26 @@ Gemm::Problem Gemm::check(const Args& args) {
   p.c = c.dtype;
   p.gate = args.gate;
   p.activation = args.activation.kind;
-  require(b.shape[column] == p.k && (!batched || b.shape[0] == p.batch), kOp, ": b is ", b, "; expected [",
-          batched ? str(p.batch, ", ") : std::string(), "n, ", p.k, "] (k and batch of a)");
+  if (b.shape[column] != p.k || (batched && b.shape[0] != p.batch)) [[unlikely]]
+    require(false, kOp, ": b is ", b, "; expected ", shape_text(batched, p.batch, "n", p.k), " (k and batch of a)");
   check_activation(args.activation, args.gate, kOp);
   require(p.gate == GateLayout::none || p.n % 2 == 0, kOp, ": b is ", b, "; expected an even number of rows (gate and up)");
-  require(c.shape[row] == p.m && c.shape[column] == p.n_out() && (!batched || c.shape[0] == p.batch), kOp, ": c is ", c,
-          "; expected [", batched ? str(p.batch, ", ") : std::string(), p.m, ", ", p.n_out(), "]");
+  if (c.shape[row] != p.m || c.shape[column] != p.n_out() || (batched && c.shape[0] != p.batch)) [[unlikely]]
+    require(false, kOp, ": c is ", c, "; expected ", shape_text(batched, p.batch, str(p.m), p.n_out()));
 
-  p.b_format = weight_format(b, kOp, "b");
-  View b_memory = b;
-  if (p.b_format == WeightFormat::strided) {
+  Range b_range;
+  if (b.layout == Layout::strided) {
+    p.b_format = WeightFormat::strided;
     check_rows(b, "b");
     require(p.n <= 1 || p.k == 0 || b.stride[row] > 0, kOp, ": b is ", b, "; expected row stride > 0");
+    b_range = range_of(b);
   } else {
     const PackedHeader& header = packed_header(b, kOp, "b");
     require(header.gate == static_cast<uint8_t>(p.gate), kOp, ": b is packed with gate layout ",
             static_cast<GateLayout>(header.gate), "; expected ", p.gate, " (the call's)");
-    b_memory = View(b.data, DType::u8, {static_cast<int64_t>(sizeof header) + header.batch * header.matrix_bytes});
+    p.b_format = header.format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
+    const auto begin = reinterpret_cast<uintptr_t>(b.data);
+    b_range = {begin, begin + sizeof header + static_cast<uintptr_t>(header.batch * header.matrix_bytes)};
   }
 
   const bool scaled = p.a == DType::i8;
@@ -105,11 +147,14 @@ Gemm::Problem Gemm::check(const Args& args) {
     check_vector(args.bias, "bias", p.n, p.batch, batched, p.c);
     p.bias = args.bias.dtype;
   }
-  check_apart(c, a, "a");
-  check_apart(c, b_memory, "b");
-  check_apart(c, args.bias, "bias");
-  check_apart(c, args.a_scale, "a_scale");
-  check_apart(c, args.b_scale, "b_scale");
+  const Range c_range = range_of(c);
+  check_apart(c, c_range, range_of(a), "a");
+  check_apart(c, c_range, b_range, "b");
+  if (args.bias.given()) check_apart(c, c_range, range_of(args.bias), "bias");
+  if (scaled) {
+    check_apart(c, c_range, range_of(args.a_scale), "a_scale");
+    check_apart(c, c_range, range_of(args.b_scale), "b_scale");
+  }
   return p;
 }
 
