@@ -1,0 +1,115 @@
+// Times every panel kernel on one thread, weights warm (one copy again and again) or cold (a ring of copies larger than
+// the caches). Counters: G of operations and GB of weights per second.
+//
+//   eitri_bench --benchmark_filter='amx/bf16/.*m16/cold' --benchmark_repetitions=5
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
+#include "base/numeric.h"
+#include "base/settings.h"
+#include "ops/gemm/panel_kernels.h"
+
+namespace eitri {
+namespace {
+
+constexpr int64_t kRingBytes = int64_t{1} << 30;
+
+struct Kernel {
+  std::string name;
+  PanelFn function;
+  DType dtype;
+};
+
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> found;
+#if EITRI_X86
+  const Isa isa = best_isa();
+  if (isa == Isa::x86_amx) {
+    found.push_back({"amx/bf16", amx::panel_bf16, DType::bf16});
+    found.push_back({"amx/i8", amx::panel_i8, DType::i8});
+  }
+  if (isa == Isa::x86_amx || isa == Isa::x86_amx_emulated || isa == Isa::x86_avx512) {
+    found.push_back({"avx512/bf16", avx512::panel_bf16, DType::bf16});
+    found.push_back({"avx512/i8", avx512::panel_i8, DType::i8});
+    found.push_back({"avx512/f16", avx512::panel_f16, DType::f16});
+    found.push_back({"avx512/f32", avx512::panel_f32, DType::f32});
+  }
+  if (isa != Isa::portable) {
+    found.push_back({"avx2/bf16", avx2::panel_bf16, DType::bf16});
+    found.push_back({"avx2/i8", avx2::panel_i8, DType::i8});
+    found.push_back({"avx2/f16", avx2::panel_f16, DType::f16});
+    found.push_back({"avx2/f32", avx2::panel_f32, DType::f32});
+  }
+#endif
+  found.push_back({"portable/bf16", portable::panel_bf16, DType::bf16});
+  return found;
+}
+
+// Random finite values: zeros flatter a kernel.
+void fill(Buffer& buffer, DType dtype) {
+  std::mt19937 random(1);
+  auto* words = reinterpret_cast<uint32_t*>(buffer.data());
+  // Exponents near that of 1 for two 16-bit floats, or one f32, per word; i8 takes any byte.
+  const uint32_t keep = dtype == DType::i8 ? 0xffffffffu : dtype == DType::f32 ? 0x807fffffu : 0x807f807fu;
+  const uint32_t set = dtype == DType::i8 ? 0 : dtype == DType::f32 ? 0x3f000000u : dtype == DType::f16 ? 0x3c003c00u : 0x3f003f00u;
+  for (size_t i = 0; i < buffer.size() / 4; ++i) words[i] = (random() & keep) | set;
+}
+
+void run(benchmark::State& state, const Kernel& kernel, int64_t n, int64_t k, int64_t m, bool cold) {
+  const int64_t width = kernel.dtype == DType::f32 ? 4 : kernel.dtype == DType::i8 ? 1 : 2;
+  const int64_t panels = panel_count(n, GateLayout::none), weights = panels * panel_bytes(k, width);
+  const int64_t copies = cold ? kRingBytes / weights + 1 : 1;
+  Buffer a(static_cast<size_t>(m * k * width)), b(static_cast<size_t>(copies * weights)), c(static_cast<size_t>(m * n * 2));
+  Buffer scratch(static_cast<size_t>(panel_scratch(m, k, panels, width, false)));
+  fill(a, kernel.dtype);
+  fill(b, kernel.dtype);
+  std::vector<float> a_scale(static_cast<size_t>(m), 0.01f), b_scale(static_cast<size_t>(n), 0.01f);
+  PanelTask task;
+  task.a = a.data(), task.a_stride = k * width;
+  task.m = m, task.n = n, task.k = k;
+  task.panel_end = panels;
+  if (kernel.dtype == DType::i8) task.a_scale = a_scale.data(), task.b_scale = b_scale.data();
+  task.c = c.data(), task.c_stride = n * 2, task.c_dtype = DType::bf16;
+  task.scratch = scratch.data();
+  int64_t copy = 0;
+  for (auto _ : state) {
+    task.b = b.data() + copy * weights;
+    kernel.function(task);
+    if (++copy == copies) copy = 0;
+  }
+  const auto per_second = benchmark::Counter::kIsIterationInvariantRate;
+  state.counters["G_op/s"] = benchmark::Counter(2e-9 * static_cast<double>(m * n * k), per_second);
+  state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(weights), per_second);
+}
+
+}  // namespace
+}  // namespace eitri
+
+int main(int argc, char** argv) {
+  using namespace eitri;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  struct Shape {
+    int64_t n, k;
+  };
+  for (const Kernel& kernel : kernels())
+    for (Shape shape : {Shape{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {768, 2048}, {2048, 768}})
+      for (int64_t m : {1, 4, 16, 32, 48, 64, 256, 512, 1024})
+        for (bool cold : {false, true}) {
+          if (cold && m > 64) continue;
+          const std::string name = kernel.name + "/n" + std::to_string(shape.n) + "/k" + std::to_string(shape.k) + "/m" +
+                                   std::to_string(m) + (cold ? "/cold" : "/warm");
+          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+            run(state, kernel, shape.n, shape.k, m, cold);
+          })->Unit(benchmark::kMicrosecond);
+        }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
