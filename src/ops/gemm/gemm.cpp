@@ -22,15 +22,24 @@ bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16
 // A call has some 100 ns for everything but the work, so the usual case is recognised inline; whatever is not obviously
 // fine goes to the full checks, which know the words.
 
+/// Bytes of an operand or result; 0 for other dtypes.
+inline uintptr_t operand_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return 4;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::i8: return 1;
+    default: return 0;
+  }
+}
 /// Implies that check_view(v, ..., rank) passes: plain, not empty, extents and strides far from overflow.
 inline bool obviously_fine(const View& v, int rank) {
   if (v.rank != rank || v.layout != Layout::strided || v.data == nullptr) return false;
   constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^63
   for (int i = 0; i < rank; ++i)
     if (v.shape[i] == 0 || static_cast<uint64_t>(v.shape[i]) > kSmall || static_cast<uint64_t>(v.stride[i]) > kSmall) return false;
-  const bool known = is_operand(v.dtype);
-  const auto width = static_cast<uintptr_t>(bits(v.dtype) / 8);
-  return known && (reinterpret_cast<uintptr_t>(v.data) & (width - 1)) == 0;
+  const uintptr_t width = operand_bytes(v.dtype);
+  return width != 0 && (reinterpret_cast<uintptr_t>(v.data) & (width - 1)) == 0;
 }
 /// And that check_output does: rows do not overlap, nor do matrices.
 inline bool obviously_apart(const View& v, int rank) {
@@ -68,7 +77,7 @@ inline Range range_of(const View& v) {
     last += (v.shape[i] - 1) * v.stride[i];
   }
   const auto begin = reinterpret_cast<uintptr_t>(v.data);
-  return {begin, begin + static_cast<uintptr_t>((last + 1) * (bits(v.dtype) / 8))};
+  return {begin, begin + static_cast<uintptr_t>(last + 1) * operand_bytes(v.dtype)};
 }
 inline void check_apart(const View& c, const Range& c_range, const Range& input, const char* arg) {
   if (input.begin < c_range.end && c_range.begin < input.end) [[unlikely]]

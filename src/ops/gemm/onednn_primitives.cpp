@@ -98,27 +98,68 @@ memory::desc plain_weights(int64_t n, int64_t k, DType dtype, int64_t row_stride
   return memory::desc({k, n}, type_of(dtype), memory::dims{1, row_stride});
 }
 
-// The description in front of packed weights: its length, a checksum, the library's own descriptor.
+/// The layout that the library wants for about m_hint rows.
+memory::desc preferred(DType dtype, int64_t n, int64_t k, int64_t m_hint) {
+  const DType c = dtype == DType::i8 ? DType::i32 : dtype;
+  const memory::desc any({k, n}, type_of(dtype), memory::format_tag::any);
+  return describe(plain(m_hint, k, dtype, k), any, {}, plain(m_hint, n, c, n), false).weights_desc();
+}
+
+// The description in front of packed weights: its length, a checksum, the library's own descriptor. Versions 3.0 to 3.3
+// cannot write theirs down: they get the question again, and give the same answer to it (checked by the size).
 struct Blob {
   uint64_t bytes, checksum;
   std::byte data[kDescriptionBytes - 16];
 };
 static_assert(sizeof(Blob) == kDescriptionBytes);
+struct Question {
+  int64_t n, k, m_hint, threads;
+  uint64_t dtype, answer_bytes;
+};
 
-void write_blob(const memory::desc& desc, std::byte* to) {
-  Blob blob = {};
-#if DNNL_VERSION_MAJOR >= 3
-  memory::desc copy = desc;  // get_blob() is not const in every 3.x
-  const std::vector<uint8_t> bytes = copy.get_blob();
-  const void* data = bytes.data();
-  blob.bytes = bytes.size();
-#else
-  const void* data = &desc.data;
-  blob.bytes = sizeof desc.data;
+template <class Desc> std::vector<uint8_t> serialise(Desc& desc, const Question& question) {
+  const void* data = &question;
+  size_t bytes = sizeof question;
+  if constexpr (requires { desc.get_blob(); }) return desc.get_blob();
+#if DNNL_VERSION_MAJOR < 3
+  data = &desc.data;
+  bytes = sizeof desc.data;
 #endif
+  const auto* first = static_cast<const uint8_t*>(data);
+  return std::vector<uint8_t>(first, first + bytes);
+}
+template <class Desc> Desc deserialise(const std::vector<uint8_t>& bytes) {
+  if constexpr (requires(Desc& desc) { desc.get_blob(); }) {
+    return Desc(bytes);
+  } else {
+    const auto copy_to = [&](auto& out) {
+      if (bytes.size() != sizeof out)
+        fail(Code::invalid_argument, "gemm: b is packed by another build of oneDNN; expected this one");
+      std::memcpy(&out, bytes.data(), sizeof out);
+    };
+#if DNNL_VERSION_MAJOR < 3
+    dnnl_memory_desc_t data;
+    copy_to(data);
+    return Desc(data);
+#else
+    Question question;
+    copy_to(question);
+    const Threads threads(static_cast<int>(question.threads));
+    const Desc desc = preferred(static_cast<DType>(question.dtype), question.n, question.k, question.m_hint);
+    if (desc.get_size() != question.answer_bytes)
+      fail(Code::invalid_argument, "gemm: b is packed for another machine or level; expected weights packed by this process");
+    return desc;
+#endif
+  }
+}
+
+void write_blob(memory::desc desc, const Question& question, std::byte* to) {
+  const std::vector<uint8_t> bytes = serialise(desc, question);
+  Blob blob = {};
+  blob.bytes = bytes.size();
   if (blob.bytes > sizeof blob.data)
     fail(Code::internal, str("pack_weights: oneDNN's layout takes ", blob.bytes, " bytes; expected at most ", sizeof blob.data));
-  std::memcpy(blob.data, data, blob.bytes);
+  std::memcpy(blob.data, bytes.data(), bytes.size());
   blob.checksum = hash_bytes(blob.data, blob.bytes);
   std::memcpy(to, &blob, sizeof blob);
 }
@@ -128,22 +169,8 @@ memory::desc read_blob(const std::byte* packed) {
   std::memcpy(&blob, packed, sizeof blob);
   if (blob.bytes > sizeof blob.data || blob.checksum != hash_bytes(blob.data, blob.bytes))
     fail(Code::invalid_argument, "gemm: b is packed for oneDNN with a damaged layout description; expected what pack_weights wrote");
-#if DNNL_VERSION_MAJOR >= 3
-  const auto* bytes = reinterpret_cast<const uint8_t*>(blob.data);
-  return memory::desc(std::vector<uint8_t>(bytes, bytes + blob.bytes));
-#else
-  dnnl_memory_desc_t data;
-  if (blob.bytes != sizeof data) fail(Code::invalid_argument, "gemm: b is packed by another build of oneDNN");
-  std::memcpy(&data, blob.data, sizeof data);
-  return memory::desc(data);
-#endif
-}
-
-/// The layout that the library wants for about m_hint rows.
-memory::desc preferred(DType dtype, int64_t n, int64_t k, int64_t m_hint) {
-  const DType c = dtype == DType::i8 ? DType::i32 : dtype;
-  const memory::desc any({k, n}, type_of(dtype), memory::format_tag::any);
-  return describe(plain(m_hint, k, dtype, k), any, {}, plain(m_hint, n, c, n), false).weights_desc();
+  const auto* first = reinterpret_cast<const uint8_t*>(blob.data);
+  return deserialise<memory::desc>(std::vector<uint8_t>(first, first + blob.bytes));
 }
 
 struct Key {
@@ -309,7 +336,10 @@ void pack(const View& rows, int64_t m_hint, std::byte* to) {
     require(k == 1 || rows.stride[1] == 1, "pack_weights: weights is ", rows, "; expected inner stride 1 (format onednn)");
     const View apart = without_overlap(rows, kRowsB);
     const memory::desc wanted = preferred(rows.dtype, n, k, m_hint);
-    write_blob(wanted, to);
+    write_blob(wanted,
+               {.n = n, .k = k, .m_hint = m_hint, .threads = omp_get_max_threads(),
+                .dtype = static_cast<uint64_t>(rows.dtype), .answer_bytes = wanted.get_size()},
+               to);
     memory from(plain_weights(n, k, rows.dtype, stride_of(apart)), cpu(), apart.data);
     memory into(wanted, cpu(), to + kDescriptionBytes);
     dnnl::reorder(from, into).execute(stream(), from, into);

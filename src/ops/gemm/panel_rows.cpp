@@ -138,6 +138,12 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
   const int64_t row_groups = (p.m + 31) / 32;
   Partition out;
   bool by_rows = split_knob == 1;
+  if (t == 1) {
+    out.rows = p.m;
+    out.panels = panels_of(p);
+    out.scratch = panel_scratch(p.m, p.k, out.panels, width_of(p), p.b_format == WeightFormat::strided);
+    return out;
+  }
   if (split_knob == 0) {
     const int64_t rows_each = p.m / t, weight = p.n * p.k * width_of(p);
     by_rows = rows_each >= 128 && weight <= (int64_t{8} << 20) * (rows_each / 128);
@@ -224,13 +230,16 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
     for (int index = thread; index < part.parts(); index += team) {
       PanelTask task = call;
       task.scratch = scratch + index * part.scratch;
-      const Span rows = split(p.m, index / part.panel_parts, part.row_parts, 32);
-      const Span mine = split(panels * p.batch, index % part.panel_parts, part.panel_parts);
+      Span rows{0, p.m}, mine{0, panels * p.batch};
+      if (part.parts() > 1) {
+        rows = split(p.m, index / part.panel_parts, part.row_parts, 32);
+        mine = split(panels * p.batch, index % part.panel_parts, part.panel_parts);
+      }
       if (rows.begin >= rows.end) continue;
       task.m = rows.end - rows.begin;
-      for (int64_t at = mine.begin; at < mine.end;) {
-        const int64_t matrix = at / panels;
-        task.panel_begin = at % panels;
+      int64_t matrix = mine.begin == 0 ? 0 : mine.begin / panels;
+      for (int64_t at = mine.begin; at < mine.end; ++matrix) {
+        task.panel_begin = at - matrix * panels;
         task.panel_end = std::min(panels, task.panel_begin + mine.end - at);
         const int64_t a_matrix = batched ? matrix * args.a.stride[0] * width : 0;
         const int64_t c_matrix = batched ? matrix * args.c.stride[0] * (bits(p.c) / 8) : 0;
