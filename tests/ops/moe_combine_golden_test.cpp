@@ -21,7 +21,8 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST(MoeCombineGolden, WeightsSharedAndMissingRows) {
   // Row 2 of y is nobody's and full of NaN; indices -1, 4 (of 4 rows) and the extremes add nothing.
-  const std::vector<float> y = {1, 2, 10, 20, kNaN, kNaN, 100, 200}, weights = {.5f, .25f, 2, kNaN, kNaN, kNaN}, shared = {1000, 2000, 3000, 4000};
+  const std::vector<float> y = {1, 2, 10, 20, kNaN, kNaN, 100, 200}, weights = {.5f, .25f, 2, kNaN, kNaN, kNaN};
+  const std::vector<float> shared = {1000, 2000, 3000, 4000};
   const std::vector<int32_t> reverse = {0, 3, 1, -1, 4, INT32_MIN};
   std::vector<float> out(4);
   MoeCombineArgs args;

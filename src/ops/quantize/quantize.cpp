@@ -98,7 +98,9 @@ template <Rows kRows> void launch_rows(const QuantizeArgs& args, const Quantize:
   });
 }
 
-Guess guess_reference(const Quantize::Problem& p, const Device&) { return {.config = {}, .us = 10 + elements_of(p) / kReferencePerNs * 1e-3}; }
+Guess guess_reference(const Quantize::Problem& p, const Device&) {
+  return {.config = {}, .us = 10 + elements_of(p) / kReferencePerNs * 1e-3};
+}
 void launch_reference(const QuantizeArgs& args, const Quantize::Problem&, const Config&, Launch&) {
   Quantize::reference(args, nullptr);
 }

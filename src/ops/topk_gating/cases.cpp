@@ -16,24 +16,45 @@ Cases<TopkGating::Problem> TopkGating::cases() {
   for (Score score : {Score::softmax, Score::sigmoid, Score::sqrt_softplus})
     for (Renormalize renormalize : {Renormalize::no, Renormalize::yes})
       for (bool bias : {false, true}) {
-        for (DType logits : {DType::f32, DType::bf16, DType::f16})
-          if (logits == DType::f32 || (bias && renormalize == Renormalize::no)) add("scores", {.tokens = 37, .experts = 64, .top_k = 6, .logits = logits, .score = score, .renormalize = renormalize, .bias = bias});
-        add("groups", {.tokens = 41, .experts = 96, .top_k = 7, .groups = 8, .topk_groups = 3, .score = score, .renormalize = renormalize, .bias = bias});
-        add("every expert", {.tokens = 9, .experts = 23, .top_k = 23, .score = score, .renormalize = renormalize, .bias = bias});
+        Problem p{.tokens = 37, .experts = 64, .top_k = 6, .score = score, .renormalize = renormalize, .bias = bias};
+        add("scores", p);
+        for (DType logits : {DType::bf16, DType::f16}) {
+          p.logits = logits;
+          if (bias && renormalize == Renormalize::no) add("dtypes", p);
+        }
+        p.logits = DType::f32;
+        p.tokens = 9;
+        p.experts = p.top_k = 23;
+        add("every expert", p);
+        p.tokens = 41;
+        p.experts = 96;
+        p.top_k = 7;
+        p.groups = 8;
+        p.topk_groups = 3;
+        add("groups", p);
       }
   for (int64_t tile : {8, 16, 32, 64})
     for (int64_t experts : {tile - 1, tile, tile + 1})
       add("around a vector", {.tokens = 5, .experts = experts, .top_k = 3, .score = Score::sigmoid, .bias = true});
-  add("B21 groups of one expert", {.tokens = 19, .experts = 7, .top_k = 3, .groups = 7, .topk_groups = 4, .score = Score::sigmoid, .bias = true});
-  add("B21 odd groups", {.tokens = 19, .experts = 35, .top_k = 5, .groups = 5, .topk_groups = 2, .score = Score::sigmoid, .bias = true});
+  Problem grouped{.tokens = 19, .experts = 7, .top_k = 3, .groups = 7, .topk_groups = 4, .score = Score::sigmoid, .bias = true};
+  add("B21 groups of one expert", grouped);
+  grouped.experts = 35;
+  grouped.top_k = grouped.groups = 5;
+  grouped.topk_groups = 2;
+  add("B21 odd groups", grouped);
   add("B22 more than 256 experts", {.tokens = 17, .experts = 512, .top_k = 10, .logits = DType::bf16});
   add("1024 experts", {.tokens = 7, .experts = 1024, .top_k = 32, .renormalize = Renormalize::yes});
   add("1031 experts", {.tokens = 3, .experts = 1031, .top_k = 13, .score = Score::sigmoid, .bias = true});
-  add("DeepSeek-V3", {.tokens = 67, .experts = 256, .top_k = 8, .groups = 8, .topk_groups = 4, .score = Score::sigmoid, .renormalize = Renormalize::yes, .bias = true});
+  Problem deepseek{.tokens = 67, .experts = 256, .top_k = 8, .groups = 8, .topk_groups = 4};
+  deepseek.score = Score::sigmoid;
+  deepseek.renormalize = Renormalize::yes;
+  deepseek.bias = true;
+  add("DeepSeek-V3", deepseek);
   add("many tokens", {.tokens = 1021, .experts = 128, .top_k = 8, .logits = DType::bf16, .renormalize = Renormalize::yes});
   for (int64_t tokens : {1, 64, 4096}) {
     out.bench.push_back({{.tokens = tokens, .experts = 128, .top_k = 8, .renormalize = Renormalize::yes}, "Qwen3-30B-A3B"});
-    out.bench.push_back({{.tokens = tokens, .experts = 256, .top_k = 8, .groups = 8, .topk_groups = 4, .score = Score::sigmoid, .renormalize = Renormalize::yes, .bias = true}, "DeepSeek-V3"});
+    deepseek.tokens = tokens;
+    out.bench.push_back({deepseek, "DeepSeek-V3"});
   }
   return out;
 }
