@@ -31,8 +31,8 @@ class Snapshot {
 /// "" or what is wrong with the outputs.
 std::string judge_all(const std::vector<Output>& outputs, const Oracle& oracle, const std::vector<Tolerance>& tolerance);
 
-/// Repetitions of a call for the bit-equality demand: 200 of a fast one, fewer when they would take longer than 30 ms.
-int repeats_for(double first_us);
+/// Calls for the bit-equality demand: 200 of a fast one, fewer when they would take longer than 8 ms, 2 of a reference.
+int repeats_for(double first_us, Family family);
 
 /// The oracle of the problem last asked for and one seed; rows of a table share it, for it is the slow part.
 template <Operator Op> const Oracle& oracle_of(const typename Op::Problem& problem, const typename Op::Args& args, uint64_t seed) {
@@ -63,8 +63,8 @@ inline constexpr Variant kVariants[] = {
     {"dense", 1, false, false}, {"strided, NaN pads", 2, true, false}, {"strided, zero pads", 2, true, true}};
 
 template <Operator Op>
-std::string check_repeats(const typename Op::Args& args, Maker& maker, const Oracle& oracle, const Snapshot& first, double us) {
-  for (int i = 1, n = repeats_for(us); i < n; ++i) {
+std::string check_repeats(const typename Op::Args& args, Maker& maker, const Oracle& oracle, const Snapshot& first, int calls) {
+  for (int i = 1; i < calls; ++i) {
     maker.poison_outputs();
     call<Op>(args);
     if (std::string d = first.difference(Op::outputs(args), oracle); !d.empty())
@@ -115,7 +115,7 @@ template <Operator Op> std::string check_variant(const Kernel<Op>& kernel, const
   }
   if (variant.strided) nan_pads = first;
   else if (kernel.numerics.repeatable)
-    if (std::string d = check_repeats<Op>(args, maker, oracle, first, us); !d.empty()) return d;
+    if (std::string d = check_repeats<Op>(args, maker, oracle, first, repeats_for(us, kernel.family)); !d.empty()) return d;
   if (kernel.numerics.batch_invariant && !Op::empty(problem))
     if (std::string d = check_batch_invariance<Op>(args, maker, first); !d.empty()) return d;
   return maker.damage();

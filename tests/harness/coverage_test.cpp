@@ -44,7 +44,9 @@ TEST(Coverage, tables_are_well_formed) {
       EXPECT_TRUE(name.starts_with(std::string(Op::name) + ".")) << name;
       EXPECT_EQ(name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_."), std::string::npos) << name;
       EXPECT_LE(kernel.knobs.size(), kMaxKnobs) << name;
-      EXPECT_EQ(kernel.family == Family::recipe, kernel.children != nullptr) << name << ": recipes, and only they, have children";
+      if (kernel.family == Family::recipe) {
+        EXPECT_NE(kernel.children, nullptr) << name << ": a recipe names its children";
+      }
       EXPECT_TRUE(kernel.numerics.repeatable) << name << ": the contract asks it of every row";
     }
     EXPECT_EQ(kernels.back().name, str(Op::name, ".reference"));
@@ -52,7 +54,7 @@ TEST(Coverage, tables_are_well_formed) {
   });
 }
 
-TEST(Coverage, reference_takes_every_case_and_is_never_preferred) {
+TEST(Coverage, reference_takes_every_case_and_is_chosen_only_when_alone) {
   for_each_op([]<Operator Op>() {
     const auto kernels = Op::kernels();
     for (const Isa isa : harness::levels()) {
@@ -61,18 +63,22 @@ TEST(Coverage, reference_takes_every_case_and_is_never_preferred) {
         if (Op::empty(problem)) continue;
         const auto all = candidates<Op>(problem, cpu_device());
         EXPECT_TRUE(all.back().support.ok) << Op::name << " " << key_of(problem) << ": " << all.back().support.reason;
+        int others = 0;
+        double least = 1e300;
         for (const auto& c : all) {
           if (!c.support.ok) continue;
           EXPECT_TRUE(c.guess.us > 0 && std::isfinite(c.guess.us)) << c.kernel->name << " guesses " << c.guess.us;
-          if (c.kernel != &kernels.back()) {
-            EXPECT_LT(c.guess.us, all.back().guess.us) << c.kernel->name << " " << key_of(problem);
-          }
+          others += c.kernel != &kernels.back();
+          least = std::min(least, c.guess.us);
           for (size_t i = 0; i < c.kernel->knobs.size(); ++i)
             EXPECT_THAT(c.kernel->knobs[i].values, testing::Contains(c.guess.config[i])) << c.kernel->name << " " << c.kernel->knobs[i].name;
           Config parsed;
           std::string why;
           EXPECT_TRUE(parse_config(to_string(c.guess.config, c.kernel->knobs), c.kernel->knobs, parsed, why)) << why;
           EXPECT_EQ(to_string(parsed, c.kernel->knobs), to_string(c.guess.config, c.kernel->knobs));
+        }
+        if (others > 0) {
+          EXPECT_LT(least, all.back().guess.us) << key_of(problem);
         }
       }
     }
