@@ -497,5 +497,49 @@ TEST(PanelKernels, RowsDoNotDependOnEachOther) {
       }
 }
 
+#if EITRI_X86
+bool has_avx512() { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"); }
+
+// The tile product of bf16 counts subnormal numbers as 0; the emulation does so too.
+TEST(PanelKernels, TilesCountSubnormalsAsZero) {
+  if (!has_avx512()) GTEST_SKIP() << "the emulation of AMX needs AVX-512";
+  const uint16_t a[2] = {0x0040, encode_bf16(1.0f)};  // 2^-127, 1
+  uint16_t b[2] = {encode_bf16(0x1p100f), encode_bf16(3.0f)};
+  float c = 0;
+  Block scratch(static_cast<size_t>(panel_scratch(1, 2, 1, 2, true)), kNanFill);
+  PanelTask t;
+  t.a = reinterpret_cast<const std::byte*>(a), t.a_stride = 4, t.m = 1, t.n = 1, t.k = 2;
+  t.b = reinterpret_cast<const std::byte*>(b), t.b_row_stride = 4, t.panel_end = 1;
+  t.c = reinterpret_cast<std::byte*>(&c), t.c_stride = 4, t.scratch = scratch.data;
+  for (float second : {3.0f, 0.0f}) {
+    b[1] = encode_bf16(second);
+    amx_emulated::panel_bf16(t);
+    EXPECT_EQ(c, second);
+    if (best_isa() == Isa::x86_amx) {
+      amx::panel_bf16(t);
+      EXPECT_EQ(c, second);
+    }
+    avx512::panel_bf16(t);
+    EXPECT_EQ(c, second == 0 ? 0x1p-27f : 3.0f + 0x1p-27f);
+  }
+}
+
+// What the emulation proves holds for the instructions: the same bits.
+TEST(PanelKernels, EmulatedTilesAgreeWithTheInstructions) {
+  if (best_isa() != Isa::x86_amx) GTEST_SKIP() << "this machine has no AMX";
+  uint32_t seed = 1;
+  for (DType dtype : {DType::bf16, DType::i8})
+    for (int64_t m : {1, 17, 100, 353})
+      for (int64_t k : {31, 700, 5001})
+        for (bool plain : {false, true}) {
+          Checked task(with_scales({.dtype = dtype, .m = m, .n = 75, .k = k, .plain = plain, .bias = true, .seed = seed++}));
+          ASSERT_EQ(task.run(dtype == DType::bf16 ? amx::panel_bf16 : amx::panel_i8), "");
+          const std::vector<std::byte> hardware = task.c;
+          ASSERT_EQ(task.run(dtype == DType::bf16 ? amx_emulated::panel_bf16 : amx_emulated::panel_i8), "");
+          ASSERT_EQ(hardware, task.c) << task.s.text();
+        }
+}
+#endif
+
 }  // namespace
 }  // namespace eitri
