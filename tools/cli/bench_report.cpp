@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "ops/ops.h"
 
 namespace eitri::cli {
 
@@ -48,14 +49,11 @@ Step traced(const std::function<void()>& call) {
   return trace.steps().front();
 }
 
-std::vector<std::string> traced_kernels(const std::function<void()>& call, std::string_view op) {
-  Trace trace;
-  call();
-  std::vector<std::string> out;
-  for (const Step& step : trace.steps()) {
-    if (op == step.op) out.emplace_back(step.kernel);
+std::string kernel_of_family(std::string_view op, Family family) {
+  for (const KernelInfo& kernel : find_op(op).kernels) {
+    if (kernel.family == family) return kernel.name;
   }
-  return out;
+  fail(Code::unsupported, str(op, " has no ", to_string(family), " row"));
 }
 
 }  // namespace eitri::cli

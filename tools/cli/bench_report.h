@@ -34,7 +34,7 @@ class BenchReport {
 
 /// The step of the call itself, not of its children: which kernel took it, and what it costs.
 Step traced(const std::function<void()>& call);
-/// Kernels of `op` that ran inside the call.
-std::vector<std::string> traced_kernels(const std::function<void()>& call, std::string_view op);
+/// The op's first row of a family: what "library" or "recipe" means on the command line. Error when it has none.
+std::string kernel_of_family(std::string_view op, Family family);
 
 }  // namespace eitri::cli

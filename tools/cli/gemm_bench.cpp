@@ -29,7 +29,6 @@ struct Shape {
   int64_t m, n, k;
 };
 constexpr std::pair<int64_t, int64_t> kDefaultMatrices[] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {7168, 2048}, {768, 2048}, {2048, 768}};
-constexpr const char* kLibraryKernel = "gemm.library.onednn";
 
 /// Fields of one CSV line; a field in double quotes may hold commas.
 std::vector<std::string> split_csv(const std::string& line) {
@@ -140,9 +139,10 @@ void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, B
   std::vector<Side> sides;
   sides.push_back({.call = caller(packed_ring(b, PackFormat::panel32, m, copies, arena))});
   std::optional<ForceScope> force;
-  const std::string other = options.vs == "library" ? kLibraryKernel : options.vs;
+  const std::string library_kernel = kernel_of_family(Gemm::name, Family::library);
+  const std::string other = options.vs == "library" ? library_kernel : options.vs;
   if (!options.vs.empty()) {
-    const PackFormat format = other == kLibraryKernel ? PackFormat::onednn : PackFormat::panel32;
+    const PackFormat format = other == library_kernel ? PackFormat::onednn : PackFormat::panel32;
     Side side{.call = caller(packed_ring(b, format, m, copies, arena))};
     side.enter = [&] { force.emplace(Gemm::name, other); };
     side.leave = [&] { force.reset(); };

@@ -28,9 +28,6 @@ struct BenchOptions {
   double budget_ms = 1500;
 };
 
-constexpr const char* kLibraryKernel = "grouped_gemm.library.onednn";
-constexpr const char* kRecipe = "fused_moe.recipe";
-
 /// Copies of a block's weights at different addresses, so that no cache keeps what a call reads.
 struct Ring {
   Arena arena;
@@ -69,14 +66,16 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
   sides.push_back({.call = caller(ours)});
   Ring theirs;
   std::optional<ForceScope> recipe, library;
+  const std::string recipe_kernel = kernel_of_family(FusedMoe::name, Family::recipe);
+  const std::string library_kernel = kernel_of_family(GroupedGemm::name, Family::library);
   if (!options.vs.empty()) {
     const Progress progress("packing the weights for oneDNN");
     const int64_t rows = std::max<int64_t>(1, tokens * layer.model.top_k / layer.model.experts);
     theirs = make_ring(layer, PackFormat::onednn, rows, ours.copies.size());
     Side side{.call = caller(theirs)};
     side.enter = [&] {
-      recipe.emplace(FusedMoe::name, kRecipe);
-      library.emplace(GroupedGemm::name, kLibraryKernel);
+      recipe.emplace(FusedMoe::name, recipe_kernel);
+      library.emplace(GroupedGemm::name, library_kernel);
     };
     side.leave = [&] {
       library.reset();
@@ -95,7 +94,7 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
   timed.us = row.us;
   row.limit_fraction = limit_fraction(timed, cpu_device());
   if (sides.size() > 1) {
-    row.vs = fmt::format("{} of {}", kRecipe, kLibraryKernel);
+    row.vs = fmt::format("{} of {}", recipe_kernel, library_kernel);
     row.vs_us = median(sides[1].us);
   }
   report.add(row);
