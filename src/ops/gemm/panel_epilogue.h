@@ -18,13 +18,30 @@ struct PanelVectors {
   alignas(64) float scale[kPanelColumns];
   alignas(64) float bias[kPanelColumns];
 };
-static inline void gather_vectors(const PanelTask& task, int64_t panel, PanelVectors& out) {
-  if (task.b_scale == nullptr && task.bias == nullptr) return;
-  for (int64_t column = 0; column < kPanelColumns; ++column) {
-    const int64_t row = weight_row(task.n, task.gate, panel, column);
-    out.scale[column] = task.b_scale != nullptr && row >= 0 ? task.b_scale[row] : 0.0f;
-    out.bias[column] = task.bias != nullptr && row >= 0 ? task.bias[row] : 0.0f;
+/// The first `count` (at most 16) of 16 values, zeros behind them.
+static inline void copy_run(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < 16; i += F::kLanes) {
+    const int64_t left = count - i;
+    F::load_partial(from + i, left < 0 ? 0 : left < F::kLanes ? left : F::kLanes).store(to + i);
   }
+}
+static inline void gather_vector(const PanelTask& task, int64_t panel, const float* from, float* to) {
+  if (task.gate == GateLayout::interleaved) {
+    for (int64_t column = 0; column < kPanelColumns; ++column) {
+      const int64_t row = weight_row(task.n, task.gate, panel, column);
+      to[column] = row < 0 ? 0.0f : from[row];
+    }
+    return;
+  }
+  for (int64_t half = 0; half < kPanelColumns; half += 16) {
+    const int64_t row = weight_row(task.n, task.gate, panel, half);  // of a run of consecutive rows
+    const int64_t output = task.gate == GateLayout::none ? panel * kPanelColumns + half : panel * 16;
+    copy_run(from + (row < 0 ? 0 : row), row < 0 ? 0 : task.n - output, to + half);
+  }
+}
+static inline void gather_vectors(const PanelTask& task, int64_t panel, PanelVectors& out) {
+  if (task.b_scale != nullptr) gather_vector(task, panel, task.b_scale, out.scale);
+  if (task.bias != nullptr) gather_vector(task, panel, task.bias, out.bias);
 }
 
 namespace detail {
