@@ -1,5 +1,6 @@
 #include "base/settings.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -108,6 +109,28 @@ void parse_check(Parsed& out, std::string_view value, const Setting& self) {
   out.settings.check = value == "1";
 }
 
+void parse_jit(Parsed& out, std::string_view value, const Setting& self) {
+  if (value == "on") out.settings.jit = JitMode::on;
+  else if (value == "cached") out.settings.jit = JitMode::cached;
+  else if (value == "off") out.settings.jit = JitMode::off;
+  else refuse(self, value, self.type);
+}
+
+void parse_compiler(Parsed& out, std::string_view value, const Setting& self) {
+  constexpr std::string_view kKinds[] = {"nvrtc", "nvcc", "clang", "hiprtc", "host"};
+  split(value, ',', [&](std::string_view part) {
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string_view kind = part.substr(0, equals);
+    bool known = false;
+    for (const std::string_view name : kKinds) known |= name == kind;
+    for (const auto& [name, path] : out.settings.compilers) known &= name != kind;
+    if (!known || part.substr(equals, 2) != "=/") {
+      refuse(self, value, "kind=absolute path pairs separated by commas (kinds nvrtc, nvcc, clang, hiprtc, host; each once)");
+    }
+    out.settings.compilers.emplace_back(kind, part.substr(equals + 1));
+  });
+}
+
 constexpr std::array kSettings = {
     Setting{"EITRI_LOG", "level, or topic=level[,...]", "warning",
             "What is logged: off, error, warning, info or debug, for all topics or for single ones "
@@ -128,6 +151,14 @@ constexpr std::array kSettings = {
             parse_threads},
     Setting{"EITRI_CHECK", "0 or 1", "0", "1: compare the result of every call with the reference",
             parse_check},
+    Setting{"EITRI_JIT", "on|cached|off", "on",
+            "Run-time compilation: on; cached: a kernel that is not in the cache is an error; off: no kernel that "
+            "was compiled at run time is used",
+            parse_jit},
+    Setting{"EITRI_COMPILER", "kind=path[,...]", "the usual places",
+            "Run-time compilers by file, tried before others for the same target: nvrtc and hiprtc (libraries), nvcc, "
+            "clang (AMD GPUs), host (C++)",
+            parse_compiler},
 };
 static_assert(kSettings.size() <= 12, "remove a setting before you add one");
 

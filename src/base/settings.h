@@ -2,12 +2,16 @@
 // the docs page as well. Programs that need other values per call pass arguments, not settings.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace eitri {
+
+/// What run-time compilation may do: compile what is missing, use only what is cached, or nothing at all.
+enum class JitMode : uint8_t { on, cached, off };
 
 struct Settings {
   std::string cache_dir;           // EITRI_CACHE_DIR; absolute, or empty: nothing is cached on disk
@@ -16,6 +20,8 @@ struct Settings {
   std::string isa;         // EITRI_ISA: name of the highest Isa to use; empty: what the CPU has
   int threads = 0;         // EITRI_THREADS; 0: OpenMP decides
   bool check = false;      // EITRI_CHECK: compare every call with the reference
+  JitMode jit = JitMode::on;  // EITRI_JIT
+  std::vector<std::pair<std::string, std::string>> compilers;  // EITRI_COMPILER: (kind, path), in order
 
   /// The kernel that EITRI_FORCE names for this op, or an empty string.
   std::string_view forced_kernel(std::string_view op) const;

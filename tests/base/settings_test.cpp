@@ -111,9 +111,25 @@ TEST_F(SettingsTest, Values) {
   EXPECT_TRUE(warnings.empty());
 }
 
+TEST_F(SettingsTest, RunTimeCompilation) {
+  EXPECT_EQ(settings().jit, JitMode::on);
+  EXPECT_EQ(with("EITRI_JIT", "cached").jit, JitMode::cached);
+  EXPECT_EQ(with("EITRI_JIT", "off").jit, JitMode::off);
+  EXPECT_EQ(refusal("EITRI_JIT", "yes"), "settings: EITRI_JIT is \"yes\"; expected on|cached|off");
+  ::unsetenv("EITRI_JIT");
+  const Settings& got = with("EITRI_COMPILER", "host=/usr/bin/g++,nvrtc=/opt/libnvrtc.so.13");
+  ASSERT_EQ(got.compilers.size(), 2u);
+  EXPECT_EQ(got.compilers[0], (std::pair<std::string, std::string>("host", "/usr/bin/g++")));
+  EXPECT_EQ(got.compilers[1].first, "nvrtc");
+  for (const char* value : {"g++", "host=g++", "icc=/opt/icc", "host=/a,host=/b", "host=/a,", "=/a"}) {
+    EXPECT_NE(refusal("EITRI_COMPILER", value), "") << value;
+  }
+}
+
 TEST_F(SettingsTest, EmptyMeansNotSet) {
   for (const char* name :
-       {"EITRI_LOG", "EITRI_TUNED", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK"}) {
+       {"EITRI_LOG", "EITRI_TUNED", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT",
+        "EITRI_COMPILER"}) {
     EXPECT_EQ(refusal(name, ""), "") << name;
   }
 }
@@ -150,7 +166,7 @@ TEST_F(SettingsTest, UnknownNamesWarnOnce) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("EITRI_THREAD is set"), std::string::npos);
   EXPECT_NE(warnings[0].find("EITRI_THREADS"), std::string::npos) << "lists the known names";
-  with("EITRI_JIT", "off");  // of a later version: it must not be accepted silently
+  with("EITRI_JITTER", "off");  // of a later version: it must not be accepted silently
   EXPECT_EQ(warnings.size(), 2u);
 }
 
@@ -176,7 +192,7 @@ TEST_F(SettingsTest, MarkdownHasARowPerSetting) {
   for (size_t at = 0; at < page.size(); at = page.find('\n', at) + 1) {
     rows.push_back(page.substr(at, page.find('\n', at) - at));
   }
-  EXPECT_EQ(rows.size(), 2u + 7);
+  EXPECT_EQ(rows.size(), 2u + 9);
   for (const std::string& line : rows) {
     int columns = 0;
     for (size_t i = 0; i < line.size(); ++i) {

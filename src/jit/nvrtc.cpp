@@ -1,0 +1,48 @@
+// NVRTC: compiles CUDA sources in this process, without a driver, a GPU or a toolkit's headers. Found by file, loaded on
+// the first compile.
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/str.h"
+#include "jit/command.h"
+#include "jit/rtc.h"
+
+namespace eitri::jit {
+
+namespace {
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+}  // namespace
+
+FoundCompiler find_nvrtc(const std::string& path) {
+  std::string library = path;
+  if (library.empty()) {
+    std::vector<std::string> prefixes;
+    for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+      const char* const value = ::secure_getenv(name);
+      if (value != nullptr && value[0] == '/') prefixes.emplace_back(value);
+    }
+    prefixes.insert(prefixes.end(), {"/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"});
+    library = find_library(library_folders(prefixes), "libnvrtc.so");
+  }
+  if (library.empty()) {
+    return {nullptr, "libnvrtc.so is neither in LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda*, the system's folders nor in a Python "
+                     "environment (package nvidia-cuda-nvrtc)"};
+  }
+  if (::access(library.c_str(), R_OK) != 0) return {nullptr, str(library, " cannot be read")};
+  // Half of the compiler is a second library that NVRTC loads from beside itself.
+  std::vector<std::string> companions;
+  if (std::string file = find_library({folder_of(library)}, "libnvrtc-builtins.so"); !file.empty()) companions.push_back(std::move(file));
+  static const RtcKind kind = {.name = "nvrtc",
+                               .prefix = "nvrtc",
+                               .get_binary = "GetCUBIN",
+                               .machine = Machine::cuda,
+                               .arch_option = "--gpu-architecture=",
+                               // Fused multiply-adds are written by name, as on the host.
+                               .options = {"--std=c++20", "--fmad=false", "--device-as-default-execution-space"}};
+  return make_rtc(kind, library, companions);
+}
+
+}  // namespace eitri::jit
