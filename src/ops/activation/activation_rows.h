@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/numeric.h"
-#include "device/x86/activation.h"
+#include "device/activation.h"
 #include "ops/activation/activation_kernels.h"
 #include "ops/quantize/quantize_rows.h"
 
@@ -56,8 +56,9 @@ EITRI_INLINE F activated_partial(const ActivationTask& task, const std::byte* x,
   }
 }
 
+/// A function of its own: rows of f32 and rows to be quantised share it.
 template <ActivationKind kKind, GateLayout kGate, DType kIn, DType kOut>
-EITRI_INLINE void activate_row(const ActivationTask& task, const std::byte* x, void* out) {
+__attribute__((noinline)) void activate_row(const ActivationTask& task, const std::byte* x, void* out) {
   int64_t j = 0;
   for (; j + F::kLanes <= task.inter; j += F::kLanes) store_as<kOut>(activated<kKind, kGate, kIn>(task, x, j), out, j);
   if (j < task.inter)

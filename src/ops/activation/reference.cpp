@@ -15,7 +15,7 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double at_most(double x, double limit) { return x > limit ? limit : x; }
 double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
-// Largest errors of the vector functions (device/x86/vec_math.h), in eps of the result.
+// Largest errors of the vector functions (device/vec_math.h), in eps of the result.
 constexpr double kSigmoidEps = 3, kTanhEps = 4, kCdfEps = 8, kStepEps = 0.5;
 // fp32 sigmoids below 2^-126 lose their bits: an absolute error of 2^-126, in eps, times the other factors.
 constexpr double kUnderflowEps = 0x1p-126 / 0x1p-23;
