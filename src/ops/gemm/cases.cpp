@@ -41,9 +41,11 @@ void add_epilogues(std::vector<Case<Problem>>& out, DType a) {
   };
   for (const DType bias : biases) {
     if (bias == biases[1] && c == DType::f32) continue;  // c's dtype is f32 already
-    for (const auto kind : {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
+    for (const auto kind :
+         {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
       if (bias != DType::none || kind != ActivationKind::none) add(kind, GateLayout::none, bias, kOurs[out.size() % 2]);
-    for (const auto kind : {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
+    for (const auto kind :
+         {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
       for (const auto gate : {GateLayout::separated, GateLayout::interleaved})
         for (const WeightFormat format : kOurs) add(kind, gate, bias, format);
   }
@@ -78,8 +80,17 @@ void add_batches(std::vector<Case<Problem>>& out) {
     for (const WeightFormat format : kOurs) {
       const DType c = usual_result(a);
       out.push_back({{.batch = 16, .m = 32, .n = 64, .k = 33, .a = a, .c = c, .b_format = format}, "B01: batched, k tail"});
-      out.push_back({{.batch = 3, .m = 5, .n = 40, .k = 70, .a = a, .c = c, .b_format = format, .bias = c,
-                      .activation = ActivationKind::silu, .gate = GateLayout::interleaved}, "batched, gated, bias of c's dtype"});
+      out.push_back({{.batch = 3,
+                      .m = 5,
+                      .n = 40,
+                      .k = 70,
+                      .a = a,
+                      .c = c,
+                      .b_format = format,
+                      .bias = c,
+                      .activation = ActivationKind::silu,
+                      .gate = GateLayout::interleaved},
+                     "batched, gated, bias of c's dtype"});
     }
   }
 }
@@ -101,7 +112,8 @@ void add_library(std::vector<Case<Problem>>& out) {
 }
 
 View packed(const View& rows, const Problem& p, Maker& maker) {
-  const PackArgs args{.weights = rows, .gate = p.gate,
+  const PackArgs args{.weights = rows,
+                      .gate = p.gate,
                       .format = p.b_format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
                       .m_hint = p.m > 0 ? p.m : 1};
   return pack_weights(args, maker.raw("b", packed_bytes(args)));
@@ -114,8 +126,7 @@ Cases<Problem> Gemm::cases() {
   auto& test = all.test;
   for (const DType a : kOperands)
     for (const DType c : kResults)
-      for (const WeightFormat format : kOurs)
-        test.push_back({{.m = 33, .n = 65, .k = 97, .a = a, .c = c, .b_format = format}, "dtypes"});
+      for (const WeightFormat format : kOurs) test.push_back({{.m = 33, .n = 65, .k = 97, .a = a, .c = c, .b_format = format}, "dtypes"});
   for (const DType a : kOperands) add_extents(test, a);
   for (const DType a : kOperands) add_epilogues(test, a);
   add_zeros(test);
@@ -138,8 +149,7 @@ Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
   const bool batched = p.batch != 1, i8 = p.a == DType::i8;
   // Same tensors with and without a batch dimension.
   const auto tensor = [&](auto&& place, const char* tensor_name, DType dtype, int64_t rows, int64_t columns, auto... fill) {
-    return batched ? place(tensor_name, dtype, {p.batch, rows, columns}, fill...)
-                   : place(tensor_name, dtype, {rows, columns}, fill...);
+    return batched ? place(tensor_name, dtype, {p.batch, rows, columns}, fill...) : place(tensor_name, dtype, {rows, columns}, fill...);
   };
   using List = std::initializer_list<int64_t>;
   const auto input = [&](const char* n, DType d, List shape, Fill f) { return maker.input(n, d, shape, f); };

@@ -14,9 +14,7 @@ namespace {
 
 constexpr const char* kOp = Gemm::name;
 
-bool is_operand(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8;
-}
+bool is_operand(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
 bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 // A call has some 100 ns for everything but the work, so the usual case is recognised inline; whatever is not obviously
@@ -136,8 +134,8 @@ Gemm::Problem Gemm::check(const Args& args) {
     b_range = range_of(b);
   } else {
     const PackedHeader& header = packed_header(b, kOp, "b");
-    require(header.gate == static_cast<uint8_t>(p.gate), kOp, ": b is packed with gate layout ",
-            static_cast<GateLayout>(header.gate), "; expected ", p.gate, " (the call's)");
+    require(header.gate == static_cast<uint8_t>(p.gate), kOp, ": b is packed with gate layout ", static_cast<GateLayout>(header.gate),
+            "; expected ", p.gate, " (the call's)");
     p.b_format = header.format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
     const auto begin = reinterpret_cast<uintptr_t>(b.data);
     b_range = {begin, begin + sizeof header + static_cast<uintptr_t>(header.batch * header.matrix_bytes)};
@@ -195,8 +193,8 @@ Tolerance gemm_tolerance(DType a, DType c, int64_t k) {
 
 std::vector<Tolerance> Gemm::tolerance(const Problem& p) { return {gemm_tolerance(p.a, p.c, p.k)}; }
 
-Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up,
-                    double up_bound, double bound_eps) {
+Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up, double up_bound,
+                    double bound_eps) {
   if (params.kind == ActivationKind::none && !gated) return {gate, gate_bound};
   const ExactActivation exact = activate_exact(params, gated, gate, up);
   const double moved = activation_spread(params, gated, gate, up, bound_eps * gate_bound, bound_eps * up_bound);
@@ -235,39 +233,37 @@ Support reference_supports(const Gemm::Problem&, const Device&) { return Support
 Guess reference_guess(const Gemm::Problem& p, const Device&) {
   return {.config = {}, .us = 1 + Gemm::cost(p).flops / 200};  // 2e8 flop/s: only when it is alone
 }
-void reference_launch(const GemmArgs& args, const Gemm::Problem&, const Config&, Launch&) {
-  Gemm::reference(args, nullptr);
-}
+void reference_launch(const GemmArgs& args, const Gemm::Problem&, const Config&, Launch&) { Gemm::reference(args, nullptr); }
 
 }  // namespace
 
 std::span<const Kernel<Gemm>> Gemm::kernels() {
   static const std::array kKernels = {
 #if EITRI_X86
-      panel_row<Target::x86_amx>("gemm.x86_amx.panel", Family::assembly),
-      panel_row<Target::x86_avx512>("gemm.x86_avx512.panel", Family::assembly),
+    panel_row<Target::x86_amx>("gemm.x86_amx.panel", Family::assembly),
+    panel_row<Target::x86_avx512>("gemm.x86_avx512.panel", Family::assembly),
 #endif
-      Kernel<Gemm>{.name = "gemm.library.onednn",
-                   .family = Family::library,
-                   .target = Target::any_cpu,
-                   .numerics = kSums,
-                   .supports = library::supports,
-                   .knobs = {},
-                   .guess = library::guess,
-                   .workspace = library::workspace,
-                   .launch = library::launch},
+    Kernel<Gemm>{.name = "gemm.library.onednn",
+                 .family = Family::library,
+                 .target = Target::any_cpu,
+                 .numerics = kSums,
+                 .supports = library::supports,
+                 .knobs = {},
+                 .guess = library::guess,
+                 .workspace = library::workspace,
+                 .launch = library::launch},
 #if EITRI_X86
-      panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
+    panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
 #endif
-      panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
-      Kernel<Gemm>{.name = "gemm.reference",
-                   .family = Family::reference,
-                   .target = Target::any_cpu,
-                   .numerics = {.accumulator = DType::none, .repeatable = true, .batch_invariant = true},
-                   .supports = reference_supports,
-                   .knobs = {},
-                   .guess = reference_guess,
-                   .launch = reference_launch},
+    panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
+    Kernel<Gemm>{.name = "gemm.reference",
+                 .family = Family::reference,
+                 .target = Target::any_cpu,
+                 .numerics = {.accumulator = DType::none, .repeatable = true, .batch_invariant = true},
+                 .supports = reference_supports,
+                 .knobs = {},
+                 .guess = reference_guess,
+                 .launch = reference_launch},
   };
   return kKernels;
 }

@@ -61,8 +61,8 @@ Tolerance gemm_tolerance(DType a, DType c, int64_t k);
 struct Activated {
   double value, bound;
 };
-Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up,
-                    double up_bound, double bound_eps);
+Activated activated(const ActivationParams& params, bool gated, double gate, double gate_bound, double up, double up_bound,
+                    double bound_eps);
 
 /// The panel kernel of an instruction level for operands of `dtype`; null when there is none.
 PanelFn panel_kernel(Target target, DType dtype, const Device& device);

@@ -30,9 +30,7 @@ bool writes_c(const Gemm::Problem& p) {
 
 constexpr int64_t kSumsSlack = 128;  // bytes behind the sums that the epilogue may read
 
-int64_t sums_bytes(const Gemm::Problem& p) {
-  return writes_c(p) ? 0 : (p.m * p.n * 4 + kSumsSlack + 63) / 64 * 64;
-}
+int64_t sums_bytes(const Gemm::Problem& p) { return writes_c(p) ? 0 : (p.m * p.n * 4 + kSumsSlack + 63) / 64 * 64; }
 int64_t bias_bytes(const Gemm::Problem& p) {
   return writes_c(p) || p.bias == DType::none || p.bias == DType::f32 ? 0 : (p.n * 4 + 63) / 64 * 64;
 }
@@ -93,24 +91,19 @@ void pack_matrix(const PackArgs& args, int64_t index, std::byte* to) {
 
 void unpack_matrix(const View& weights, int64_t index, std::byte* rows) {
   if (weights.shape[weights.rank - 2] == 0 || weights.shape[weights.rank - 1] == 0) return;
-  onednn::unpack(packed_matrix(weights, index), weights.dtype, weights.shape[weights.rank - 2],
-                 weights.shape[weights.rank - 1], rows);
+  onednn::unpack(packed_matrix(weights, index), weights.dtype, weights.shape[weights.rank - 2], weights.shape[weights.rank - 1], rows);
 }
 
 Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::panel32) return Support::no("b is packed as panel32, which oneDNN does not read");
   const Isa native = best_isa() == Isa::x86_amx_emulated ? Isa::x86_avx512 : best_isa();
-  if (device.isa < native)
-    return Support::no("the level is held down to ", device.arch(), ", but oneDNN picks its instructions itself");
-  if (p.a == DType::i8 && p.k > kMaxI8K)
-    return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
+  if (device.isa < native) return Support::no("the level is held down to ", device.arch(), ", but oneDNN picks its instructions itself");
+  if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
   const std::string reason = onednn::refusal(p.a, writes_c(p) ? p.c : p.a == DType::i8 ? DType::i32 : DType::f32);
   return reason.empty() ? Support::yes() : Support::no(reason);
 }
 
-size_t workspace(const Gemm::Problem& p, const Config&, const Device&) {
-  return static_cast<size_t>(sums_bytes(p) + bias_bytes(p));
-}
+size_t workspace(const Gemm::Problem& p, const Config&, const Device&) { return static_cast<size_t>(sums_bytes(p) + bias_bytes(p)); }
 
 void launch(const GemmArgs& args, const Gemm::Problem& p, const Config&, Launch& launch) {
   const bool direct = writes_c(p);
@@ -164,9 +157,7 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config&, Launch&
 
 uint16_t version() { return 0; }
 namespace {
-[[noreturn]] void refuse() {
-  fail(Code::unsupported, "pack_weights: format is onednn; expected panel32 (this build has no oneDNN)");
-}
+[[noreturn]] void refuse() { fail(Code::unsupported, "pack_weights: format is onednn; expected panel32 (this build has no oneDNN)"); }
 }  // namespace
 size_t matrix_bytes(const PackArgs&) { refuse(); }
 void pack_matrix(const PackArgs&, int64_t, std::byte*) { refuse(); }
@@ -185,9 +176,9 @@ Guess guess(const Gemm::Problem& p, const Device& device) {
   const Profile& profile = device.profile;
   const double threads = std::max(1, profile.threads);
   const Target target = device.amx && (p.a == DType::bf16 || p.a == DType::i8) ? Target::x86_amx
-                        : device.isa >= Isa::x86_avx512                          ? Target::x86_avx512
-                        : device.isa >= Isa::x86_avx2                            ? Target::x86_avx2
-                                                                                 : Target::any_cpu;
+                        : device.isa >= Isa::x86_avx512                        ? Target::x86_avx512
+                        : device.isa >= Isa::x86_avx2                          ? Target::x86_avx2
+                                                                               : Target::any_cpu;
   const double share = target == Target::x86_amx ? 0.3 : p.a == DType::bf16 ? 0.38 : p.a == DType::i8 ? 0.6 : 0.68;
   const double rows = static_cast<double>(std::max<int64_t>(p.m, 8));
   const double flops = 2.0 * static_cast<double>(p.batch) * rows * static_cast<double>(p.n) * static_cast<double>(p.k);

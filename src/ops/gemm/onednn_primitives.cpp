@@ -68,8 +68,8 @@ std::byte* scratch(Purpose purpose, size_t bytes) {
   return buffer.data();
 }
 
-dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const memory::desc& bias,
-                                      const memory::desc& c, bool relu) {
+dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const memory::desc& bias, const memory::desc& c,
+                                      bool relu) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (relu) {
@@ -129,12 +129,11 @@ template <class Desc> std::vector<uint8_t> serialise(Desc& desc, const Question&
   return std::vector<uint8_t>(first, first + bytes);
 }
 template <class Desc> Desc deserialise(const std::vector<uint8_t>& bytes) {
-  if constexpr (requires(Desc& desc) { desc.get_blob(); }) {
+  if constexpr (requires(Desc & desc) { desc.get_blob(); }) {
     return Desc(bytes);
   } else {
     const auto copy_to = [&](auto& out) {
-      if (bytes.size() != sizeof out)
-        fail(Code::invalid_argument, "gemm: b is packed by another build of oneDNN; expected this one");
+      if (bytes.size() != sizeof out) fail(Code::invalid_argument, "gemm: b is packed by another build of oneDNN; expected this one");
       std::memcpy(&out, bytes.data(), sizeof out);
     };
 #if DNNL_VERSION_MAJOR < 3
@@ -184,8 +183,7 @@ struct Key {
 struct KeyHash {
   size_t operator()(const Key& key) const {
     uint64_t h = 0;
-    for (const int64_t v : {key.m, key.n, key.k, key.a_stride, key.b_stride, key.c_stride})
-      h = hash_mix(h, static_cast<uint64_t>(v));
+    for (const int64_t v : {key.m, key.n, key.k, key.a_stride, key.b_stride, key.c_stride}) h = hash_mix(h, static_cast<uint64_t>(v));
     for (const DType d : {key.a, key.c, key.bias}) h = hash_mix(h, static_cast<uint64_t>(d));
     return hash_mix(hash_mix(h, key.layout), static_cast<uint64_t>(key.threads) * 2 + (key.relu ? 1 : 0));
   }
@@ -193,8 +191,8 @@ struct KeyHash {
 struct Entry {
   dnnl::matmul primitive;
   memory::desc a, b, c, bias, scratchpad;
-  memory::desc stored;      // b as it lies in memory
-  bool reorder = false;     // stored -> b before every product: no implementation reads `stored`
+  memory::desc stored;   // b as it lies in memory
+  bool reorder = false;  // stored -> b before every product: no implementation reads `stored`
 };
 
 std::shared_ptr<const Entry> build(const Key& key, const std::byte* packed) {
@@ -245,8 +243,7 @@ View without_overlap(const View& rows, Purpose purpose) {
   if (rows.shape[0] <= 1 || rows.stride[0] >= rows.shape[1]) return rows;
   const auto bytes = static_cast<size_t>(bytes_for(rows.dtype, rows.shape[1]));
   std::byte* to = scratch(purpose, bytes * static_cast<size_t>(rows.shape[0]));
-  for (int64_t r = 0; r < rows.shape[0]; ++r)
-    std::memcpy(to + static_cast<size_t>(r) * bytes, row(rows, r), bytes);
+  for (int64_t r = 0; r < rows.shape[0]; ++r) std::memcpy(to + static_cast<size_t>(r) * bytes, row(rows, r), bytes);
   return View(to, rows.dtype, {rows.shape[0], rows.shape[1]});
 }
 int64_t stride_of(const View& rows) { return rows.shape[0] > 1 ? rows.stride[0] : rows.shape[1]; }
@@ -337,8 +334,12 @@ void pack(const View& rows, int64_t m_hint, std::byte* to) {
     const View apart = without_overlap(rows, kRowsB);
     const memory::desc wanted = preferred(rows.dtype, n, k, m_hint);
     write_blob(wanted,
-               {.n = n, .k = k, .m_hint = m_hint, .threads = omp_get_max_threads(),
-                .dtype = static_cast<uint64_t>(rows.dtype), .answer_bytes = wanted.get_size()},
+               {.n = n,
+                .k = k,
+                .m_hint = m_hint,
+                .threads = omp_get_max_threads(),
+                .dtype = static_cast<uint64_t>(rows.dtype),
+                .answer_bytes = wanted.get_size()},
                to);
     memory from(plain_weights(n, k, rows.dtype, stride_of(apart)), cpu(), apart.data);
     memory into(wanted, cpu(), to + kDescriptionBytes);
@@ -363,11 +364,14 @@ void unpack(const std::byte* packed, DType dtype, int64_t n, int64_t k, std::byt
       const int64_t count = std::min(kRows, k - first);
       std::fill(identity.begin(), identity.end(), int8_t{0});
       for (int64_t i = 0; i < count; ++i) identity[static_cast<size_t>(i * k + first + i)] = 1;
-      multiply({.a = View(identity.data(), DType::i8, {count, k}), .b = {}, .packed = packed, .n = n,
-                .c = View(values.data(), DType::i32, {count, n}), .threads = omp_get_max_threads()});
+      multiply({.a = View(identity.data(), DType::i8, {count, k}),
+                .b = {},
+                .packed = packed,
+                .n = n,
+                .c = View(values.data(), DType::i32, {count, n}),
+                .threads = omp_get_max_threads()});
       for (int64_t i = 0; i < count; ++i)
-        for (int64_t j = 0; j < n; ++j)
-          rows[j * k + first + i] = static_cast<std::byte>(values[static_cast<size_t>(i * n + j)]);
+        for (int64_t j = 0; j < n; ++j) rows[j * k + first + i] = static_cast<std::byte>(values[static_cast<size_t>(i * n + j)]);
     }
   });
 }

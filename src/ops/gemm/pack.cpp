@@ -19,13 +19,9 @@ constexpr char kMagic[8] = {'E', 'I', 'T', 'R', 'I', 'P', 'K', '\0'};
 constexpr std::array kFormatNames = {"strided", "panel32", "onednn"};
 constexpr const char* kPackOp = "pack_weights";
 
-bool packable(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8;
-}
+bool packable(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
 
-uint64_t checksum_of(const PackedHeader& header) {
-  return hash_bytes(&header, offsetof(PackedHeader, checksum));
-}
+uint64_t checksum_of(const PackedHeader& header) { return hash_bytes(&header, offsetof(PackedHeader, checksum)); }
 
 /// Bytes of a panel32 matrix of n weight rows; false when they do not fit.
 bool panel32_bytes(int64_t n, int64_t k, DType dtype, GateLayout gate, int64_t& bytes) {
@@ -38,27 +34,23 @@ bool panel32_bytes(int64_t n, int64_t k, DType dtype, GateLayout gate, int64_t& 
 /// Why the header is not one that this build wrote or may read; empty when it is fine.
 std::string header_fault(const PackedHeader& h) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return "a buffer without the mark of pack_weights";
-  if (h.version != kPackVersion)
-    return str("packed by format version ", h.version, ", this build reads version ", kPackVersion);
+  if (h.version != kPackVersion) return str("packed by format version ", h.version, ", this build reads version ", kPackVersion);
   if (h.checksum != checksum_of(h)) return "a packed buffer with a damaged header (checksum)";
   if (h.format > static_cast<uint8_t>(PackFormat::onednn)) return str("packed in unknown format ", h.format);
   if (h.gate > static_cast<uint8_t>(GateLayout::interleaved)) return str("packed with unknown gate layout ", h.gate);
   if (!packable(static_cast<DType>(h.dtype))) return str("packed with dtype number ", h.dtype);
   int64_t total = 0;
-  if ((h.rank != 2 && h.rank != 3) || h.batch < 0 || h.n < 0 || h.k < 0 || h.matrix_bytes < 0 ||
-      (h.rank == 2 && h.batch != 1) || (h.gate != 0 && h.n % 2 != 0) ||
-      __builtin_mul_overflow(h.batch, h.matrix_bytes, &total) || total > (int64_t{1} << 62))
+  if ((h.rank != 2 && h.rank != 3) || h.batch < 0 || h.n < 0 || h.k < 0 || h.matrix_bytes < 0 || (h.rank == 2 && h.batch != 1) ||
+      (h.gate != 0 && h.n % 2 != 0) || __builtin_mul_overflow(h.batch, h.matrix_bytes, &total) || total > (int64_t{1} << 62))
     return "a packed buffer with impossible extents";
   if (h.format == static_cast<uint8_t>(PackFormat::onednn)) {
     if (h.library != library::version())
       return str("packed by oneDNN ", h.library / 100, ".", h.library % 100, ", this build has ",
-                 library::version() == 0 ? std::string("no oneDNN")
-                                         : str(library::version() / 100, ".", library::version() % 100));
+                 library::version() == 0 ? std::string("no oneDNN") : str(library::version() / 100, ".", library::version() % 100));
     return {};
   }
   int64_t expected = 0;
-  if (!panel32_bytes(h.n, h.k, static_cast<DType>(h.dtype), static_cast<GateLayout>(h.gate), expected) ||
-      expected != h.matrix_bytes)
+  if (!panel32_bytes(h.n, h.k, static_cast<DType>(h.dtype), static_cast<GateLayout>(h.gate), expected) || expected != h.matrix_bytes)
     return "a packed buffer with impossible extents";
   return {};
 }
@@ -75,8 +67,7 @@ Extents check_pack(const PackArgs& args) {
   require(packable(w.dtype), kPackOp, ": weights is ", w, "; expected f32, bf16, f16 or i8");
   require(args.gate <= GateLayout::interleaved, kPackOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
-  require(args.format <= PackFormat::onednn, kPackOp, ": format is number ", static_cast<int>(args.format),
-          "; expected panel32 or onednn");
+  require(args.format <= PackFormat::onednn, kPackOp, ": format is number ", static_cast<int>(args.format), "; expected panel32 or onednn");
   const Extents e{w.rank == 3 ? w.shape[0] : 1, w.shape[w.rank - 2], w.shape[w.rank - 1]};
   require(args.gate == GateLayout::none || e.n % 2 == 0, kPackOp, ": weights is ", w,
           "; expected an even number of rows (gate and up rows)");
@@ -213,8 +204,8 @@ View pack_weights(const PackArgs& args, void* buffer) {
 
 View packed_view(const void* buffer, size_t bytes) {
   check_buffer(buffer, "packed_view");
-  require(bytes >= sizeof(PackedHeader), "packed_view: buffer is ", bytes, " bytes; expected at least ",
-          sizeof(PackedHeader), " (a header)");
+  require(bytes >= sizeof(PackedHeader), "packed_view: buffer is ", bytes, " bytes; expected at least ", sizeof(PackedHeader),
+          " (a header)");
   const auto& header = *static_cast<const PackedHeader*>(buffer);
   const std::string fault = header_fault(header);
   require(fault.empty(), "packed_view: buffer is ", fault, "; expected a buffer of pack_weights");
@@ -233,13 +224,11 @@ const PackedHeader& packed_header(const View& view, const char* op, const char* 
   const auto slot = static_cast<uint64_t>(header.n * 31 + header.k * 7 + header.batch + header.dtype) % verified.size();
   if (std::memcmp(&verified[slot], &header, sizeof header) != 0) [[unlikely]] {
     const std::string fault = header_fault(header);
-    if (!fault.empty())
-      fail(Code::invalid_argument, str(op, ": ", arg, " is ", fault, "; expected a buffer of pack_weights"));
+    if (!fault.empty()) fail(Code::invalid_argument, str(op, ": ", arg, " is ", fault, "; expected a buffer of pack_weights"));
     verified[slot] = header;
   }
-  const bool same = view.rank == header.rank && static_cast<uint8_t>(view.dtype) == header.dtype &&
-                    view.shape[view.rank - 1] == header.k && view.shape[view.rank - 2] == header.n &&
-                    (view.rank == 2 || view.shape[0] == header.batch);
+  const bool same = view.rank == header.rank && static_cast<uint8_t>(view.dtype) == header.dtype && view.shape[view.rank - 1] == header.k &&
+                    view.shape[view.rank - 2] == header.n && (view.rank == 2 || view.shape[0] == header.batch);
   if (!same) [[unlikely]]
     require(false, op, ": ", arg, " is ", view, "; expected ", view_of(header, view.data), ", as its buffer says");
   return header;
@@ -252,8 +241,7 @@ const std::byte* packed_matrix(const View& view, int64_t index) {
 
 WeightFormat weight_format(const View& view, const char* op, const char* arg) {
   if (view.layout == Layout::strided) return WeightFormat::strided;
-  return packed_header(view, op, arg).format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn
-                                                                                          : WeightFormat::panel32;
+  return packed_header(view, op, arg).format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
 }
 
 double weight_at(const View& view, int64_t b, int64_t n, int64_t k) {
@@ -272,9 +260,8 @@ double weight_at(const View& view, int64_t b, int64_t n, int64_t k) {
   const int64_t panel = gate == GateLayout::none ? output / kPanelColumns : output / 16;
   const int64_t tile = gate == GateLayout::none ? output % kPanelColumns / 16 : up;
   const int64_t width = bits(view.dtype) / 8, byte = k * width;
-  const std::byte* at = packed_matrix(view, view.rank == 3 ? b : 0) + panel * panel_bytes(h.k, width) +
-                        byte / kStepBytes * 2 * kTileBytes + tile * kTileBytes + byte % kStepBytes / 4 * 64 +
-                        output % 16 * 4 + byte % 4;
+  const std::byte* at = packed_matrix(view, view.rank == 3 ? b : 0) + panel * panel_bytes(h.k, width) + byte / kStepBytes * 2 * kTileBytes +
+                        tile * kTileBytes + byte % kStepBytes / 4 * 64 + output % 16 * 4 + byte % 4;
   return load_at(at, view.dtype, 0);
 }
 

@@ -12,17 +12,17 @@ namespace eitri {
 
 /// First 64 bytes of every packed buffer. A version that this build does not know is refused.
 struct PackedHeader {
-  char magic[8];          // "EITRIPK\0"
-  uint16_t version;       // kPackVersion
-  uint8_t format;         // PackFormat
-  uint8_t dtype;          // DType
-  uint8_t gate;           // GateLayout of the source: gated or not, and how bias and scale vectors lie
-  uint8_t rank;           // 2 or 3
-  uint16_t library;       // onednn: major * 100 + minor of the library that made it
-  int64_t batch, n, k;    // logical extents; batch 1 for rank 2
-  int64_t matrix_bytes;   // from one matrix of the batch to the next
-  int64_t m_hint;         // onednn
-  uint64_t checksum;      // of the fields above
+  char magic[8];         // "EITRIPK\0"
+  uint16_t version;      // kPackVersion
+  uint8_t format;        // PackFormat
+  uint8_t dtype;         // DType
+  uint8_t gate;          // GateLayout of the source: gated or not, and how bias and scale vectors lie
+  uint8_t rank;          // 2 or 3
+  uint16_t library;      // onednn: major * 100 + minor of the library that made it
+  int64_t batch, n, k;   // logical extents; batch 1 for rank 2
+  int64_t matrix_bytes;  // from one matrix of the batch to the next
+  int64_t m_hint;        // onednn
+  uint64_t checksum;     // of the fields above
 };
 static_assert(sizeof(PackedHeader) == 64);
 inline constexpr uint16_t kPackVersion = 1;

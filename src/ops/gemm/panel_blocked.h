@@ -64,8 +64,7 @@ static inline void transpose_tile(const std::byte* from, std::byte* to) {
 }
 
 /// The 16 x 64 byte block of plain rows behind packed tile `tile` of k-step `step`, as that tile.
-static inline void pack_tile(const PanelTask& task, int64_t panel, int64_t tile, int64_t step, int64_t element_bytes,
-                             std::byte* to) {
+static inline void pack_tile(const PanelTask& task, int64_t panel, int64_t tile, int64_t step, int64_t element_bytes, std::byte* to) {
   alignas(64) std::byte rows[16 * kStepBytes];
   const int64_t k_bytes = task.k * element_bytes;
   const int64_t begin = step * kStepBytes, count = least(kStepBytes, k_bytes - begin);
@@ -84,11 +83,9 @@ static inline void pack_tile(const PanelTask& task, int64_t panel, int64_t tile,
 
 /// kRows rows x 16 columns over `steps` dword steps; sums rows are 32 dwords apart.
 template <class Unit, int kRows>
-static inline void micro(const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums,
-                         bool first) {
+static inline void micro(const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums, bool first) {
   typename Unit::Acc acc[kRows];
-  for (int r = 0; r < kRows; ++r)
-    acc[r] = first || Unit::kFreshSums ? Unit::zero() : Unit::load(sums + r * kPanelColumns * 4);
+  for (int r = 0; r < kRows; ++r) acc[r] = first || Unit::kFreshSums ? Unit::zero() : Unit::load(sums + r * kPanelColumns * 4);
   for (int64_t step = 0; step < steps; ++step, b += kStepTiles) {
     for (int64_t k = 0; k < kStepDwords; ++k, a += 4) {
       __builtin_prefetch(b + k * 64 + kStepTiles);
@@ -100,16 +97,15 @@ static inline void micro(const std::byte* a, int64_t a_stride, const std::byte* 
 }
 
 template <class Unit, int kRows>
-static inline void rows_of(const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums,
-                           bool first) {
+static inline void rows_of(const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums, bool first) {
   micro<Unit, kRows>(a, a_stride, b, steps, sums, first);
   micro<Unit, kRows>(a, a_stride, b + kTileBytes, steps, sums + 64, first);
 }
 
 /// A group of 1 <= rows <= Unit::kRows.
 template <class Unit>
-static inline void group(int64_t rows, const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps,
-                         std::byte* sums, bool first) {
+static inline void group(int64_t rows, const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums,
+                         bool first) {
   static_assert(Unit::kRows == 6 || Unit::kRows == 2);
   if constexpr (Unit::kRows == 6) {
     switch (rows) {
@@ -141,7 +137,7 @@ template <class Unit> static void run_blocked(const PanelTask& task) {
   const int64_t chunk_steps = asked < 4 ? 4 : asked / 4 * 4;  // whole packed steps
   const int64_t a_stride = block_steps * kStepDwords * 4;
 
-  std::byte* const decoded = task.scratch;                               // at most 64 KiB
+  std::byte* const decoded = task.scratch;                                // at most 64 KiB
   std::byte* const tile_buffer = decoded + 4 * kChunkSteps * kStepTiles;  // 1 KiB
   std::byte* const a_block = tile_buffer + kTileBytes;
   const int64_t a_rows = least(block_rows, task.m);
@@ -157,14 +153,12 @@ template <class Unit> static void run_blocked(const PanelTask& task) {
         const int64_t source = task.row_index != nullptr ? task.row_index[i] & task.row_mask : i;
         const int64_t begin = step0 / Unit::kDwordSteps * kPerStep;
         const int64_t count = least(here / Unit::kDwordSteps * kPerStep, task.k - begin);
-        Unit::convert_a(task.a + source * task.a_stride + begin * Unit::kElementBytes, count, here,
-                        a_block + r * a_stride);
+        Unit::convert_a(task.a + source * task.a_stride + begin * Unit::kElementBytes, count, here, a_block + r * a_stride);
       }
       const bool last = step0 + here >= steps;
       for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         // Sums of a panel outlive the block of k only when there are several.
-        std::byte* const sums =
-            sums_block + (steps > block_steps ? panel - task.panel_begin : 0) * rows * kPanelColumns * 4;
+        std::byte* const sums = sums_block + (steps > block_steps ? panel - task.panel_begin : 0) * rows * kPanelColumns * 4;
         const std::byte* packed = task.b + panel * panel_bytes(task.k, Unit::kElementBytes);
         for (int64_t chunk = 0; chunk < here; chunk += chunk_steps) {
           const int64_t count = least(chunk_steps, here - chunk);
@@ -185,8 +179,8 @@ template <class Unit> static void run_blocked(const PanelTask& task) {
             b = decoded;
           }
           for (int64_t r = 0; r < rows; r += Unit::kRows)
-            group<Unit>(least(Unit::kRows, rows - r), a_block + r * a_stride + chunk * kStepDwords * 4, a_stride, b,
-                        count, sums + r * kPanelColumns * 4, step0 + chunk == 0);
+            group<Unit>(least(Unit::kRows, rows - r), a_block + r * a_stride + chunk * kStepDwords * 4, a_stride, b, count,
+                        sums + r * kPanelColumns * 4, step0 + chunk == 0);
         }
         if (steps == 0) std::memset(sums, 0, static_cast<size_t>(rows * kPanelColumns * 4));
         if (last) finish_rows<Unit::kSums>(task, panel, sums, kPanelColumns * 4, m0, rows);

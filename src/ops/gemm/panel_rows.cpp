@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/view.h"
 #include "backend/cpu/threads.h"
+#include "base/view.h"
 
 namespace eitri {
 
@@ -23,12 +23,10 @@ PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
     case Target::x86_amx:
       return device.amx ? pick(nullptr, amx::panel_bf16, nullptr, amx::panel_i8)
                         : pick(nullptr, amx_emulated::panel_bf16, nullptr, amx_emulated::panel_i8);
-    case Target::x86_avx512:
-      return pick(avx512::panel_f32, avx512::panel_bf16, avx512::panel_f16, avx512::panel_i8);
+    case Target::x86_avx512: return pick(avx512::panel_f32, avx512::panel_bf16, avx512::panel_f16, avx512::panel_i8);
     case Target::x86_avx2: return pick(avx2::panel_f32, avx2::panel_bf16, avx2::panel_f16, avx2::panel_i8);
 #endif
-    case Target::any_cpu:
-      return pick(portable::panel_f32, portable::panel_bf16, portable::panel_f16, portable::panel_i8);
+    case Target::any_cpu: return pick(portable::panel_f32, portable::panel_bf16, portable::panel_f16, portable::panel_i8);
     default: (void)device; return nullptr;
   }
 }
@@ -163,10 +161,8 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
 
 template <Target kTarget> Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("b is packed for oneDNN; this row reads panel32 or plain rows");
-  if (panel_kernel(kTarget, p.a, device) == nullptr)
-    return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
-  if (p.a == DType::i8 && p.k > kMaxI8K)
-    return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
+  if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
+  if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
   return Support::yes();
 }
 
@@ -199,8 +195,7 @@ template <Target kTarget> size_t workspace(const Gemm::Problem& p, const Config&
   return static_cast<size_t>(scratch + bias_bytes(p));
 }
 
-template <Target kTarget>
-void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, Launch& launch) {
+template <Target kTarget> void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, Launch& launch) {
   const int threads = threads_of(kTarget, p, launch.device, launch.threads);
   const Partition part = partition(p, config[kSplit], threads);
   const PanelFn kernel = panel_kernel(kTarget, p.a, launch.device);
@@ -247,8 +242,7 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
         task.c = static_cast<std::byte*>(args.c.data) + c_matrix + rows.begin * call.c_stride;
         if (p.b_format == WeightFormat::strided)
           task.b = static_cast<const std::byte*>(args.b.data) + (batched ? matrix * args.b.stride[0] * width : 0);
-        else
-          task.b = packed_matrix(args.b, matrix);
+        else task.b = packed_matrix(args.b, matrix);
         task.a_scale = f32_row(args.a_scale, matrix);
         if (task.a_scale != nullptr) task.a_scale += rows.begin;
         task.b_scale = f32_row(args.b_scale, matrix);
@@ -260,10 +254,10 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
   });
 }
 
-#define EITRI_PANEL_ROW(target)                                                                       \
-  template Support supports<target>(const Gemm::Problem&, const Device&);                             \
-  template Guess guess<target>(const Gemm::Problem&, const Device&);                                  \
-  template size_t workspace<target>(const Gemm::Problem&, const Config&, const Device&);              \
+#define EITRI_PANEL_ROW(target)                                                          \
+  template Support supports<target>(const Gemm::Problem&, const Device&);                \
+  template Guess guess<target>(const Gemm::Problem&, const Device&);                     \
+  template size_t workspace<target>(const Gemm::Problem&, const Config&, const Device&); \
   template void launch<target>(const GemmArgs&, const Gemm::Problem&, const Config&, Launch&)
 #if EITRI_X86
 EITRI_PANEL_ROW(Target::x86_amx);

@@ -8,7 +8,7 @@
 namespace eitri::panel_rows {
 
 // Knobs, in Config order. 0 leaves the choice to the rule (split) or to the kernel.
-inline constexpr int kSplitValues[] = {0, 1, 2};           // 1: threads share out rows of a, 2: panels of b
+inline constexpr int kSplitValues[] = {0, 1, 2};              // 1: threads share out rows of a, 2: panels of b
 inline constexpr int kBlockValues[] = {0, 64, 96, 192, 352};  // rows of a packed at a time
 inline constexpr int kChunkValues[] = {0, 4, 8, 16, 20};      // k-steps of a panel that stay in L1
 inline constexpr Knob kKnobs[] = {{"split", kSplitValues}, {"block_m", kBlockValues}, {"chunk_k", kChunkValues}};
@@ -31,7 +31,6 @@ double compute_us(Target target, const Gemm::Problem& problem, const Device& dev
 template <Target kTarget> Support supports(const Gemm::Problem& problem, const Device& device);
 template <Target kTarget> Guess guess(const Gemm::Problem& problem, const Device& device);
 template <Target kTarget> size_t workspace(const Gemm::Problem& problem, const Config& config, const Device& device);
-template <Target kTarget>
-void launch(const GemmArgs& args, const Gemm::Problem& problem, const Config& config, Launch& launch);
+template <Target kTarget> void launch(const GemmArgs& args, const Gemm::Problem& problem, const Config& config, Launch& launch);
 
 }  // namespace eitri::panel_rows

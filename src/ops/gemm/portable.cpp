@@ -46,24 +46,19 @@ template <DType kType> void widen_row(const std::byte* row, int64_t count, int64
 struct UnitF32 : FloatSums {
   static constexpr int64_t kElementBytes = 4, kDwordSteps = 1;
   static constexpr bool kInPlace = true;
-  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) {
-    widen_row<DType::f32>(row, count, steps, to);
-  }
+  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) { widen_row<DType::f32>(row, count, steps, to); }
 };
 
 /// Narrow operands: a dword of a packed tile holds kPer elements of one column, lowest k first.
 template <DType kType, int64_t kBytes> struct UnitNarrow : FloatSums {
   static constexpr int64_t kElementBytes = kBytes, kPer = 4 / kBytes, kDwordSteps = kPer;
   static constexpr bool kInPlace = false;
-  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) {
-    widen_row<kType>(row, count, steps, to);
-  }
+  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) { widen_row<kType>(row, count, steps, to); }
   static void decode(const std::byte* tile, std::byte* to) {
     for (int64_t k = 0; k < 16 * kPer; ++k) {
       const std::byte* from = tile + k / kPer * 64;
       std::byte* out = to + k / 16 * blocked::kStepTiles + k % 16 * 64;
-      for (int64_t column = 0; column < 16; ++column)
-        load_as<kType>(from, column * kPer + k % kPer).store(out + column * 4);
+      for (int64_t column = 0; column < 16; ++column) load_as<kType>(from, column * kPer + k % kPer).store(out + column * 4);
     }
   }
 };
@@ -86,9 +81,7 @@ struct UnitI8 : UnitNarrow<DType::i8, 1> {
 }  // namespace
 
 namespace portable {
-void finish_panels(const PanelTask& task, const void* sums, int64_t stride, bool i32) {
-  finish_side_by_side(task, sums, stride, i32);
-}
+void finish_panels(const PanelTask& task, const void* sums, int64_t stride, bool i32) { finish_side_by_side(task, sums, stride, i32); }
 void panel_f32(const PanelTask& task) { run_blocked<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run_blocked<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run_blocked<UnitF16>(task); }

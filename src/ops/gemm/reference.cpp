@@ -68,9 +68,8 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
     }
     const auto weights = [&](int64_t row, std::vector<double>& out) {
       for (int64_t i = 0; i < p.k; ++i)
-        out[static_cast<size_t>(i)] = p.b_format == WeightFormat::onednn
-                                          ? load_at(unpacked.data() + row * row_bytes, p.a, i)
-                                          : weight_at(args.b, batch, row, i);
+        out[static_cast<size_t>(i)] =
+            p.b_format == WeightFormat::onednn ? load_at(unpacked.data() + row * row_bytes, p.a, i) : weight_at(args.b, batch, row, i);
     };
     std::vector<double> rows(static_cast<size_t>(p.m) * k);
     for (int64_t i = 0; i < p.m; ++i)
@@ -89,8 +88,7 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
         const auto finish = [&](int64_t i, int64_t row, const std::vector<double>& weight) {
           const double* from = rows.data() + static_cast<size_t>(i) * k;
           Dot d = dot(from, weight.data(), p.k);
-          if (subnormal_a || (p.a == DType::bf16 && has_subnormal(weight)))
-            d.bound += subnormal_products(from, weight.data(), p.k) / eps;
+          if (subnormal_a || (p.a == DType::bf16 && has_subnormal(weight))) d.bound += subnormal_products(from, weight.data(), p.k) / eps;
           const double scale = element(args.a_scale, batch, i, 1) * element(args.b_scale, batch, row, 1);
           const double bias = element(args.bias, batch, row, 0);
           return Dot{d.sum * scale + bias, d.bound * std::fabs(scale) + std::fabs(bias)};

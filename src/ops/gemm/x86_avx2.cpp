@@ -56,9 +56,7 @@ template <DType kType> EITRI_INLINE void widen_row(const std::byte* row, int64_t
 struct UnitF32 : FloatSums {
   static constexpr int64_t kElementBytes = 4, kDwordSteps = 1;
   static constexpr bool kInPlace = true;
-  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) {
-    widen_row<DType::f32>(row, count, steps, to);
-  }
+  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) { widen_row<DType::f32>(row, count, steps, to); }
 };
 
 struct UnitBf16 : FloatSums {
@@ -85,9 +83,7 @@ struct UnitBf16 : FloatSums {
 struct UnitF16 : FloatSums {
   static constexpr int64_t kElementBytes = 2, kDwordSteps = 2;
   static constexpr bool kInPlace = false;
-  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) {
-    widen_row<DType::f16>(row, count, steps, to);
-  }
+  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) { widen_row<DType::f16>(row, count, steps, to); }
   static void decode(const std::byte* tile, std::byte* to) {
     const __m256i low = _mm256_set1_epi32(0xffff);
     for (int64_t r = 0; r < 16; ++r) {
@@ -163,9 +159,7 @@ struct UnitI8 {
 }  // namespace
 
 namespace avx2 {
-void finish_panels(const PanelTask& task, const void* sums, int64_t stride, bool i32) {
-  finish_side_by_side(task, sums, stride, i32);
-}
+void finish_panels(const PanelTask& task, const void* sums, int64_t stride, bool i32) { finish_side_by_side(task, sums, stride, i32); }
 void panel_f32(const PanelTask& task) { run_blocked<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run_blocked<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run_blocked<UnitF16>(task); }

@@ -84,8 +84,7 @@ TEST(Gemm, EveryArgumentIsChecked) {
   args.b_scale.shape[0] = 4;
   EXPECT_NE(refusal(args).find("b_scale is"), std::string::npos);
 
-  const GemmArgs gated = Gemm::make(
-      {.m = 4, .n = 6, .k = 8, .activation = ActivationKind::silu, .gate = GateLayout::separated}, maker);
+  const GemmArgs gated = Gemm::make({.m = 4, .n = 6, .k = 8, .activation = ActivationKind::silu, .gate = GateLayout::separated}, maker);
   args = gated;
   args.gate = GateLayout::interleaved;
   EXPECT_NE(refusal(args).find("b is packed with gate layout separated; expected interleaved"), std::string::npos) << refusal(args);
@@ -107,8 +106,12 @@ TEST(Gemm, NonFiniteRowsStayAlone) {
             store_at(a.data(), DType::bf16, i, i / k % p.m == 0 ? 1.0 : static_cast<double>(bad));
           for (int64_t i = 0; i < p.batch * p.n * k; ++i) store_at(b.data(), DType::bf16, i, 1.0);
           std::vector<float> c(static_cast<size_t>(p.batch * p.m * p.n));
-          GemmArgs args{.a = View(a.data(), DType::bf16, {p.batch, p.m, k}), .b = View(b.data(), DType::bf16, {p.batch, p.n, k}),
-                        .c = View(c.data(), DType::f32, {p.batch, p.m, p.n}), .bias = {}, .a_scale = {}, .b_scale = {}};
+          GemmArgs args{.a = View(a.data(), DType::bf16, {p.batch, p.m, k}),
+                        .b = View(b.data(), DType::bf16, {p.batch, p.n, k}),
+                        .c = View(c.data(), DType::f32, {p.batch, p.m, p.n}),
+                        .bias = {},
+                        .a_scale = {},
+                        .b_scale = {}};
           Buffer packed;
           if (format == WeightFormat::panel32) {
             packed = Buffer(packed_bytes({.weights = args.b}));
@@ -197,8 +200,11 @@ TEST(Gemm, I8SumsDoNotOverflow) {
   const float one = 1;
   float c = 0;
   const auto args_for = [&](int64_t extent) {
-    return GemmArgs{.a = View(a.data(), DType::i8, {1, extent}), .b = View(b.data(), DType::i8, {1, extent}),
-                    .c = View(&c, DType::f32, {1, 1}), .bias = {}, .a_scale = View(&one, DType::f32, {1}),
+    return GemmArgs{.a = View(a.data(), DType::i8, {1, extent}),
+                    .b = View(b.data(), DType::i8, {1, extent}),
+                    .c = View(&c, DType::f32, {1, 1}),
+                    .bias = {},
+                    .a_scale = View(&one, DType::f32, {1}),
                     .b_scale = View(&one, DType::f32, {1})};
   };
   const GemmArgs args = args_for(k);

@@ -165,7 +165,9 @@ TEST(Pack, BadArgumentsAreRefused) {
             std::string::npos);
   EXPECT_NE(message_of([&] { packed_bytes({.weights = maker.input("v", DType::bf16, {33}, Fill::normal)}); }).find("rank 2 or 3"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { packed_bytes({.weights = maker.input("u", DType::u8, {4, 4}, Fill::code)}); }).find("f32, bf16, f16 or i8"),
+  EXPECT_NE(message_of([&] {
+              packed_bytes({.weights = maker.input("u", DType::u8, {4, 4}, Fill::code)});
+            }).find("f32, bf16, f16 or i8"),
             std::string::npos);
   EXPECT_NE(message_of([&] { packed_bytes({.weights = View()}); }).find("rank 2 or 3"), std::string::npos);
   EXPECT_NE(message_of([&] { pack_weights({.weights = odd}, odd.data); }).find("overlaps"), std::string::npos);
