@@ -4,7 +4,7 @@ find_package(GTest REQUIRED)
 # Tests are tests/**/*_test.cpp; the other files there are what tests need, tests/main.cpp included. Files that test an ISA's
 # device code are named as kernel files are. tests/fuzz is apart.
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/*.cpp)
-list(FILTER test_sources EXCLUDE REGEX "/tests/(fuzz|frameworks)/")
+list(FILTER test_sources EXCLUDE REGEX "/tests/(fuzz|frameworks)/|/tests/process/driver\\.cpp$")
 # A test named after an ISA (gemm_amx_test.cpp) only calls its kernels; the flags are for the files that hold its instructions.
 set(isa_sources ${test_sources})
 list(FILTER isa_sources EXCLUDE REGEX "_test\\.cpp$")
@@ -23,6 +23,11 @@ if(test_sources)
   else()
     target_link_libraries(eitri_tests PRIVATE GTest::gtest_main)
   endif()
+  # What the tests of tests/process start, kill and race; they look for it beside themselves.
+  add_executable(eitri_process_driver tests/process/driver.cpp)
+  target_include_directories(eitri_process_driver PRIVATE tests)
+  target_link_libraries(eitri_process_driver PRIVATE eitri_core eitri_flags)
+  add_dependencies(eitri_tests eitri_process_driver)
   enable_testing()
   add_test(NAME eitri_tests COMMAND eitri_tests)
 endif()

@@ -47,8 +47,7 @@ class FakeCompiler final : public Compiler {
     const int number = ++compiles;
     if (!log_file.empty()) {
       const int fd = ::open(log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-      const std::string line = request.source.text + "\n";
-      if (::write(fd, line.data(), line.size()) < 0) std::abort();
+      if (::write(fd, "compiled\n", 9) < 0) std::abort();
       ::close(fd);
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
