@@ -1,7 +1,7 @@
 // Times every panel kernel on one thread, weights warm (one copy again and again) or cold (a ring of copies larger than
-// the caches). Counters: G of operations and GB of weights per second.
+// the caches), packed or plain. Counters: G of operations and GB of weights per second.
 //
-//   eitri_bench --benchmark_filter='amx/bf16/.*m16/cold' --benchmark_repetitions=5
+//   eitri_bench --benchmark_filter='amx/bf16/.*m16/cold/packed' --benchmark_repetitions=5
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -61,12 +61,12 @@ void fill(Buffer& buffer, DType dtype) {
   for (size_t i = 0; i < buffer.size() / 4; ++i) words[i] = (random() & keep) | set;
 }
 
-void run(benchmark::State& state, const Kernel& kernel, int64_t n, int64_t k, int64_t m, bool cold) {
+void run(benchmark::State& state, const Kernel& kernel, int64_t n, int64_t k, int64_t m, bool cold, bool plain) {
   const int64_t width = kernel.dtype == DType::f32 ? 4 : kernel.dtype == DType::i8 ? 1 : 2;
-  const int64_t panels = panel_count(n, GateLayout::none), weights = panels * panel_bytes(k, width);
+  const int64_t panels = panel_count(n, GateLayout::none), weights = plain ? n * k * width : panels * panel_bytes(k, width);
   const int64_t copies = cold ? kRingBytes / weights + 1 : 1;
   Buffer a(static_cast<size_t>(m * k * width)), b(static_cast<size_t>(copies * weights)), c(static_cast<size_t>(m * n * 2));
-  Buffer scratch(static_cast<size_t>(panel_scratch(m, k, panels, width, false)));
+  Buffer scratch(static_cast<size_t>(panel_scratch(m, k, panels, width, plain)));
   fill(a, kernel.dtype);
   fill(b, kernel.dtype);
   std::vector<float> a_scale(static_cast<size_t>(m), 0.01f), b_scale(static_cast<size_t>(n), 0.01f);
@@ -74,6 +74,7 @@ void run(benchmark::State& state, const Kernel& kernel, int64_t n, int64_t k, in
   task.a = a.data(), task.a_stride = k * width;
   task.m = m, task.n = n, task.k = k;
   task.panel_end = panels;
+  task.b_row_stride = plain ? k * width : 0;
   if (kernel.dtype == DType::i8) task.a_scale = a_scale.data(), task.b_scale = b_scale.data();
   task.c = c.data(), task.c_stride = n * 2, task.c_dtype = DType::bf16;
   task.scratch = scratch.data();
@@ -101,14 +102,15 @@ int main(int argc, char** argv) {
   for (const Kernel& kernel : kernels())
     for (Shape shape : {Shape{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {768, 2048}, {2048, 768}})
       for (int64_t m : {1, 4, 16, 32, 48, 64, 256, 512, 1024})
-        for (bool cold : {false, true}) {
-          if (cold && m > 64) continue;
-          const std::string name = kernel.name + "/n" + std::to_string(shape.n) + "/k" + std::to_string(shape.k) + "/m" +
-                                   std::to_string(m) + (cold ? "/cold" : "/warm");
-          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-            run(state, kernel, shape.n, shape.k, m, cold);
-          })->Unit(benchmark::kMicrosecond);
-        }
+        for (bool cold : {false, true})
+          for (bool plain : {false, true}) {
+            if (cold && m > 64) continue;
+            const std::string name = kernel.name + "/n" + std::to_string(shape.n) + "/k" + std::to_string(shape.k) + "/m" +
+                                     std::to_string(m) + (cold ? "/cold" : "/warm") + (plain ? "/plain" : "/packed");
+            benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+              run(state, kernel, shape.n, shape.k, m, cold, plain);
+            })->Unit(benchmark::kMicrosecond);
+          }
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
