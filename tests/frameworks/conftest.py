@@ -1,0 +1,35 @@
+"""Shared by the framework tests: where the command is, and how it is run."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def eitri():
+    """Runs the command and returns (exit code, stdout, stderr)."""
+    command = pathlib.Path(os.environ.get("EITRI_BIN", ROOT / "build/bin/eitri"))
+    assert command.is_file(), f"{command} is not there: run `make build`, or set EITRI_BIN"
+
+    def run(*arguments):
+        done = subprocess.run([str(command), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def eitri_json(eitri):
+    """Runs the command with --json and returns the object; anything but exit code 0 fails."""
+
+    def run(*arguments):
+        code, out, err = eitri(*arguments, "--json")
+        assert code == 0, f"eitri {' '.join(map(str, arguments))}: exit code {code}\n{err}\n{out}"
+        return json.loads(out)
+
+    return run
