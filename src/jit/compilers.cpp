@@ -37,6 +37,15 @@ std::mutex mutex;
 Finds& finds() {
   static Finds* current = nullptr;
   const Settings& now = settings();
+  for (const auto& [name, path] : now.compilers) {
+    std::string known;
+    bool found = false;
+    for (const Kind& kind : kKinds) {
+      found |= name == kind.name;
+      known += str(known.empty() ? "" : ", ", kind.name);
+    }
+    require(found, "settings: EITRI_COMPILER names the kind \"", name, "\"; expected one of ", known);
+  }
   if (current == nullptr || &current->settings != &now) current = new Finds(now);
   return *current;
 }

@@ -117,11 +117,11 @@ TEST_F(SettingsTest, RunTimeCompilation) {
   EXPECT_EQ(with("EITRI_JIT", "off").jit, JitMode::off);
   EXPECT_EQ(refusal("EITRI_JIT", "yes"), "settings: EITRI_JIT is \"yes\"; expected on|cached|off");
   ::unsetenv("EITRI_JIT");
-  const Settings& got = with("EITRI_COMPILER", "host=/usr/bin/g++,nvrtc=/opt/libnvrtc.so.13");
+  const Settings& got = with("EITRI_COMPILER", "host=/usr/bin/g++,other=/opt/b");
   ASSERT_EQ(got.compilers.size(), 2u);
   EXPECT_EQ(got.compilers[0], (std::pair<std::string, std::string>("host", "/usr/bin/g++")));
-  EXPECT_EQ(got.compilers[1].first, "nvrtc");
-  for (const char* value : {"g++", "host=g++", "icc=/opt/icc", "host=/a,host=/b", "host=/a,", "=/a"}) {
+  EXPECT_EQ(got.compilers[1].first, "other");
+  for (const char* value : {"g++", "host=g++", "host=/a,host=/b", "host=/a,", "=/a"}) {
     EXPECT_NE(refusal("EITRI_COMPILER", value), "") << value;
   }
 }

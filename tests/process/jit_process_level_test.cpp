@@ -260,6 +260,8 @@ TEST_F(JitBare, NoCompiler) {
   }
   const ProcessResult wrong = bare({"PATH=/nonexistent", "EITRI_COMPILER=host=/nonexistent/c++", "HOME=" + folder.path()});
   EXPECT_NE(wrong.output.find("EITRI_COMPILER names it, but /nonexistent/c++"), std::string::npos) << wrong.output;
+  const ProcessResult unknown = bare({path, "EITRI_COMPILER=icc=/opt/icc"});
+  EXPECT_NE(unknown.output.find("EITRI_COMPILER names the kind \"icc\"; expected one of nvrtc, nvcc, clang, hiprtc, host"), std::string::npos) << unknown.output;
 }
 
 TEST_F(JitBare, CacheAndModes) {
