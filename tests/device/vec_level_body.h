@@ -1,8 +1,8 @@
 // The body of vec_level_*(): included by one file per level, compiled with that level's flags.
 #pragma once
 
+#include "device/activation.h"
 #include "device/vec_level.h"
-#include "device/x86/activation.h"
 #include "device/x86/vec.h"
 
 namespace eitri::EITRI_VEC {
@@ -82,8 +82,6 @@ static void activate_all(const ActivationParams& params, const float* g, const f
 static float sum(const float* x) { return reduce_add(F::load(x)); }
 static float largest(const float* x) { return reduce_max(F::load(x)); }
 
-static VecLevel level(const char* name) {
-  return {name, F::kLanes, unary, pair, store, load, activate_all, sum, largest};
-}
+static VecLevel level(const char* name) { return {name, F::kLanes, unary, pair, store, load, activate_all, sum, largest}; }
 
 }  // namespace eitri::EITRI_VEC

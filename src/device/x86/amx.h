@@ -90,13 +90,11 @@ EITRI_INLINE Tile& tile(int number) {
 
 template <int kTile> EITRI_INLINE void zero() { std::memset(&tile(kTile), 0, sizeof(Tile)); }
 template <int kTile> EITRI_INLINE void load(const void* p, int64_t stride) {
-  for (int64_t r = 0; r < kRows; ++r)
-    std::memcpy(tile(kTile).row[r], static_cast<const std::byte*>(p) + r * stride, kRowBytes);
+  for (int64_t r = 0; r < kRows; ++r) std::memcpy(tile(kTile).row[r], static_cast<const std::byte*>(p) + r * stride, kRowBytes);
 }
 template <int kTile> EITRI_INLINE void load_streaming(const void* p, int64_t stride) { load<kTile>(p, stride); }
 template <int kTile> EITRI_INLINE void store(void* p, int64_t stride) {
-  for (int64_t r = 0; r < kRows; ++r)
-    std::memcpy(static_cast<std::byte*>(p) + r * stride, tile(kTile).row[r], kRowBytes);
+  for (int64_t r = 0; r < kRows; ++r) std::memcpy(static_cast<std::byte*>(p) + r * stride, tile(kTile).row[r], kRowBytes);
 }
 
 /// Subnormal lanes become zeros of their sign.

@@ -33,7 +33,7 @@
 #include "device/x86/vec1.h"
 #endif
 
-#include "device/x86/vec_math.h"
+#include "device/vec_math.h"
 
 namespace eitri::EITRI_VEC {
 

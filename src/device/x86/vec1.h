@@ -32,18 +32,10 @@ struct F {
   static EITRI_INLINE F load_i8(const void* p) { return {static_cast<float>(get<int8_t>(p))}; }
   static EITRI_INLINE F load_i32(const void* p) { return {static_cast<float>(get<int32_t>(p))}; }
   static EITRI_INLINE F load_partial(const void* p, int64_t n) { return n ? load(p) : zero(); }
-  static EITRI_INLINE F load_bf16_partial(const void* p, int64_t n) {
-    return n ? load_bf16(p) : zero();
-  }
-  static EITRI_INLINE F load_f16_partial(const void* p, int64_t n) {
-    return n ? load_f16(p) : zero();
-  }
-  static EITRI_INLINE F load_i8_partial(const void* p, int64_t n) {
-    return n ? load_i8(p) : zero();
-  }
-  static EITRI_INLINE F load_i32_partial(const void* p, int64_t n) {
-    return n ? load_i32(p) : zero();
-  }
+  static EITRI_INLINE F load_bf16_partial(const void* p, int64_t n) { return n ? load_bf16(p) : zero(); }
+  static EITRI_INLINE F load_f16_partial(const void* p, int64_t n) { return n ? load_f16(p) : zero(); }
+  static EITRI_INLINE F load_i8_partial(const void* p, int64_t n) { return n ? load_i8(p) : zero(); }
+  static EITRI_INLINE F load_i32_partial(const void* p, int64_t n) { return n ? load_i32(p) : zero(); }
 
   EITRI_INLINE void store(void* p) const { put(p, v); }
   EITRI_INLINE void store_bf16(void* p) const { put(p, encode_bf16(v)); }
@@ -68,9 +60,7 @@ struct F {
     std::memcpy(&value, p, sizeof value);
     return value;
   }
-  template <class T> static EITRI_INLINE void put(void* p, T value) {
-    std::memcpy(p, &value, sizeof value);
-  }
+  template <class T> static EITRI_INLINE void put(void* p, T value) { std::memcpy(p, &value, sizeof value); }
 };
 
 EITRI_INLINE F operator+(F a, F b) { return {a.v + b.v}; }
@@ -87,8 +77,7 @@ EITRI_INLINE M operator==(F a, F b) { return {a.v == b.v}; }
 /// a * b + c through double: the product is exact, the sum is rounded to double, then to float. No machine without FMA
 /// has anything faster that is as good; a fused result differs only where the first rounding makes a tie.
 EITRI_INLINE F fma(F a, F b, F c) {
-  return {static_cast<float>(static_cast<double>(a.v) * static_cast<double>(b.v) +
-                             static_cast<double>(c.v))};
+  return {static_cast<float>(static_cast<double>(a.v) * static_cast<double>(b.v) + static_cast<double>(c.v))};
 }
 EITRI_INLINE F min(F a, F b) { return {b.v < a.v ? b.v : a.v}; }
 EITRI_INLINE F max(F a, F b) { return {b.v > a.v ? b.v : a.v}; }

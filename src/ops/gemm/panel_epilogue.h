@@ -5,7 +5,7 @@
 //   c = y, or c += c_weight[i] * y
 #pragma once
 
-#include "device/x86/activation.h"
+#include "device/activation.h"
 #include "device/x86/vec.h"
 #include "ops/gemm/panel_kernels.h"
 

@@ -1,10 +1,13 @@
 // exp, sigmoid, tanh, erf and the normal distribution on F: the same operations at every level, so AVX2 and AVX-512 agree
 // bit for bit and vec1 all but. Largest errors, measured against double over the whole range by tests/device (ulp of
 // the result): exp 1.1, sigmoid 2.5, tanh 2.5, erf 2.5, normal_cdf 6. Subnormal results are within one subnormal step more. NaN
-// stays NaN; infinities give the limits. Include vec.h.
+// stays NaN; infinities give the limits. GPU kernels use the same text on one float a thread (device/simt.h), so all machines
+// agree. Include device/x86/vec.h or device/simt.h: they define F, EITRI_VEC and EITRI_INLINE.
 #pragma once
 
+#if !defined(EITRI_VEC)
 #include "device/x86/vec.h"
+#endif
 
 namespace eitri::EITRI_VEC {
 

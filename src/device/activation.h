@@ -6,7 +6,7 @@
 // the formulas say. A gated kind without a gate function of its own (none, relu) multiplies f(gate) by up.
 #pragma once
 
-#include "device/x86/vec.h"
+#include "device/vec_math.h"
 #include "eitri/enums.hpp"
 
 namespace eitri::EITRI_VEC {
@@ -64,8 +64,9 @@ template <class Body> EITRI_INLINE void with_activation(ActivationKind kind, Bod
   }
 }
 
-/// The runtime forms (internal linkage: each file keeps its own): a predictable branch per call. A kind that needs `up` gives x unchanged without it (refused by
-/// the operators' checks).
+#if !defined(EITRI_SIMT)
+/// The runtime forms (internal linkage: each file keeps its own): a predictable branch per call. A kind that needs `up` gives x
+/// unchanged without it (refused by the operators' checks). GPU kernels are compiled for one kind.
 static inline F activate(const ActivationParams& p, F x) {
   switch (p.kind) {
     case ActivationKind::relu: return activate<ActivationKind::relu>(p, x);
@@ -87,5 +88,6 @@ static inline F activate(const ActivationParams& p, F g, F u) {
   }
   return g;
 }
+#endif
 
 }  // namespace eitri::EITRI_VEC

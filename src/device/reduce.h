@@ -1,0 +1,62 @@
+// Sums and maxima over a warp, a part of a warp, or a block. The order is fixed by the block's size: same call, same bits.
+// Every lane gets the result.
+#pragma once
+
+#include "device/simt.h"
+
+namespace eitri::EITRI_SIMT {
+
+struct Sum {
+  static constexpr float kNeutral = 0.0f;
+  EITRI_INLINE float operator()(float a, float b) const { return a + b; }
+};
+/// Of numbers that are not NaN and not negative: magnitudes.
+struct Largest {
+  static constexpr float kNeutral = 0.0f;
+  EITRI_INLINE float operator()(float a, float b) const { return a > b ? a : b; }
+};
+
+/// Over aligned groups of kLanes lanes, a power of two up to warp_size.
+template <int kLanes, class Op> EITRI_INLINE float group_reduce(float x, Op op) {
+  static_assert(kLanes >= 1 && kLanes <= warp_size && (kLanes & (kLanes - 1)) == 0);
+  EITRI_UNROLL for (int mask = kLanes / 2; mask > 0; mask /= 2) x = op(x, shuffle_xor(x, mask));
+  return x;
+}
+EITRI_INLINE float warp_sum(float x) { return group_reduce<warp_size>(x, Sum{}); }
+EITRI_INLINE float warp_max(float x) { return group_reduce<warp_size>(x, Largest{}); }
+
+constexpr EITRI_HD int next_power_of_two(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
+/// Reductions over a block of kThreads, one barrier each. The array has two halves in turn, so that the next reduction may write
+/// while late lanes still read: between two uses of a half lies the barrier of the other one.
+template <int kThreads> class BlockReduce {
+ public:
+  static_assert(kThreads % warp_size == 0 && kThreads <= 1024);
+  static constexpr int kWarps = kThreads / warp_size;
+  using Partials = Shared<float, 2 * kWarps>;
+  explicit EITRI_INLINE BlockReduce(Partials& partials) : partials_(partials) {}
+
+  template <class Op> EITRI_INLINE float operator()(float x, Op op) {
+    x = group_reduce<warp_size>(x, op);
+    if constexpr (kWarps == 1) return x;
+    if (lane() == 0) partials_[half_ * kWarps + warp()] = x;
+    sync();
+    constexpr int kGroup = next_power_of_two(kWarps);
+    const int mine = lane() % kGroup;
+    const float partial = mine < kWarps ? static_cast<float>(partials_[half_ * kWarps + mine]) : Op::kNeutral;
+    half_ ^= 1;
+    return group_reduce<kGroup>(partial, op);
+  }
+  EITRI_INLINE float sum(float x) { return (*this)(x, Sum{}); }
+  EITRI_INLINE float max(float x) { return (*this)(x, Largest{}); }
+
+ private:
+  Partials& partials_;
+  int half_ = 0;
+};
+
+}  // namespace eitri::EITRI_SIMT

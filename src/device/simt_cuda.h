@@ -1,0 +1,140 @@
+// The vocabulary of simt.h on CUDA, with the builtins that NVRTC and nvcc know without a header. Include simt.h.
+#pragma once
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+#include <cstdint>
+
+#include "base/numeric.h"
+#include "device/narrow_f8.h"
+
+#define EITRI_SIMT simt
+#define EITRI_INLINE __device__ __forceinline__
+#define EITRI_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define EITRI_SHARED __shared__
+#define EITRI_UNROLL _Pragma("unroll")
+#define EITRI_ROLL _Pragma("unroll 1")
+
+namespace eitri::simt {
+
+inline constexpr int warp_size = 32;
+
+EITRI_INLINE int thread() { return static_cast<int>(threadIdx.x); }
+EITRI_INLINE int64_t block() { return blockIdx.x; }
+EITRI_INLINE int block_size() { return static_cast<int>(blockDim.x); }
+EITRI_INLINE int64_t grid_size() { return gridDim.x; }
+EITRI_INLINE int lane() { return thread() & (warp_size - 1); }
+EITRI_INLINE int warp() { return thread() / warp_size; }
+
+EITRI_INLINE void sync() { __syncthreads(); }
+EITRI_INLINE void sync_warp() { __syncwarp(); }
+
+template <class T> EITRI_INLINE T shuffle_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <class T> EITRI_INLINE T shuffle_down(T x, int delta) { return __shfl_down_sync(0xffffffffu, x, static_cast<unsigned>(delta)); }
+template <class T> EITRI_INLINE T shuffle_up(T x, int delta) { return __shfl_up_sync(0xffffffffu, x, static_cast<unsigned>(delta)); }
+template <class T> EITRI_INLINE T shuffle_idx(T x, int from) { return __shfl_sync(0xffffffffu, x, from); }
+EITRI_INLINE uint64_t ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
+EITRI_INLINE bool any(bool yes) { return __any_sync(0xffffffffu, yes) != 0; }
+EITRI_INLINE bool all(bool yes) { return __all_sync(0xffffffffu, yes) != 0; }
+
+template <class T, int kCount> struct Shared {
+  T values[kCount];
+  EITRI_INLINE T& operator[](int64_t i) { return values[i]; }
+};
+template <class T, int kCount> EITRI_INLINE T atomic_add(Shared<T, kCount>& array, int64_t i, T value) {
+  return atomicAdd(&array.values[i], value);
+}
+EITRI_INLINE int32_t atomic_add(int32_t* p, int32_t value) { return atomicAdd(p, value); }
+EITRI_INLINE float atomic_add(float* p, float value) { return atomicAdd(p, value); }
+
+/// 16, 8 or 4 bytes as 32-bit words, in one load or store.
+template <int kBytes> struct alignas(kBytes) Words {
+  uint32_t w[kBytes / 4];
+};
+EITRI_INLINE Words<16> load16(const void* p) {
+  const uint4 v = *static_cast<const uint4*>(p);
+  return {{v.x, v.y, v.z, v.w}};
+}
+EITRI_INLINE Words<8> load8(const void* p) {
+  const uint2 v = *static_cast<const uint2*>(p);
+  return {{v.x, v.y}};
+}
+EITRI_INLINE Words<4> load4(const void* p) { return {{*static_cast<const uint32_t*>(p)}}; }
+EITRI_INLINE void store16(void* p, Words<16> v) { *static_cast<uint4*>(p) = uint4{v.w[0], v.w[1], v.w[2], v.w[3]}; }
+EITRI_INLINE void store8(void* p, Words<8> v) { *static_cast<uint2*>(p) = uint2{v.w[0], v.w[1]}; }
+EITRI_INLINE void store4(void* p, Words<4> v) { *static_cast<uint32_t*>(p) = v.w[0]; }
+
+EITRI_INLINE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+EITRI_INLINE float root(float x) { return __fsqrt_rn(x); }
+EITRI_INLINE float round_even(float x) { return rintf(x); }
+/// About 2^-21 relative error near 0, growing with |x|; results below 2^-126 are 0.
+EITRI_INLINE float fast_exp(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+  return result;
+}
+
+EITRI_INLINE float from_bf16(uint16_t code) { return bits_float(static_cast<uint32_t>(code) << 16); }
+EITRI_INLINE float from_f16(uint16_t code) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(code));
+  return result;
+}
+EITRI_INLINE uint16_t to_f16(float x) {
+  uint16_t code;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(x));
+  return code;
+}
+EITRI_INLINE uint16_t to_bf16(float x) {
+  uint16_t code;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
+  return code;
+}
+/// Two codes in a word, the first one low.
+EITRI_INLINE uint32_t pack2_bf16(float a, float b) {
+  uint32_t codes;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(codes) : "f"(b), "f"(a));
+  return codes;
+}
+EITRI_INLINE uint32_t pack2_f16(float a, float b) {
+  uint32_t codes;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(codes) : "f"(b), "f"(a));
+  return codes;
+}
+/// Conversion to an integer rounds to even, clamps, and takes NaN for 0.
+EITRI_INLINE int8_t to_i8(float x) {
+  int code;
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(code) : "f"(x));
+  return static_cast<int8_t>(code < -127 ? -127 : code > 127 ? 127 : code);
+}
+EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return low | static_cast<uint32_t>(high) << 16;
+#else
+  return encode_f8e4m3(a) | static_cast<uint32_t>(encode_f8e4m3(b)) << 8 | static_cast<uint32_t>(encode_f8e4m3(c)) << 16 |
+         static_cast<uint32_t>(encode_f8e4m3(d)) << 24;
+#endif
+}
+EITRI_INLINE uint8_t to_f8e4m3(float x) { return static_cast<uint8_t>(pack4_f8e4m3(x, 0.0f, 0.0f, 0.0f)); }
+
+EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
+
+/// Lets the next kernel of the stream start its part that depends on nothing, once every block has called this or ended.
+EITRI_INLINE void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+/// Returns when everything that earlier kernels wrote is visible. Nothing of theirs is read, and nothing written, before.
+EITRI_INLINE void wait_for_dependencies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace eitri::simt
+
+#endif
