@@ -66,8 +66,11 @@ class Machine {
     const auto warp = static_cast<size_t>(current_ / grid_.warp_size);
     return words_[warp][lane().exchanges % 2];
   }
-  [[noreturn]] void fail(std::string text) {
+  void note(const std::string& text) {
     if (fault_.empty()) fault_ = str("block ", block_, ": ", text);
+  }
+  /// Ends the run, after note(). The lane's stack is never unwound, so nothing on it may own memory at this point.
+  [[noreturn]] void quit() {
     fibers_[static_cast<size_t>(current_)]->leave_for_good();
     __builtin_unreachable();
   }
@@ -106,9 +109,9 @@ void Machine::lane_main(void* argument) {
   try {
     (*self.kernel_)();
   } catch (const std::exception& error) {
-    if (self.fault_.empty()) self.fault_ = str("block ", self.block_, ": lane ", me, " threw ", error.what());
+    self.note(str("lane ", me, " threw ", error.what()));
   } catch (...) {
-    if (self.fault_.empty()) self.fault_ = str("block ", self.block_, ": lane ", me, " threw an exception");
+    self.note(str("lane ", me, " threw an exception"));
   }
   self.lanes_[me].state = State::ended;
   self.fibers_[me]->leave_for_good();
@@ -260,7 +263,8 @@ const uint64_t* exchange(const char* what, uint64_t mine, Site site) {
 }
 
 void fault(const char* what, int64_t value, int64_t limit, Site site) {
-  machine().fail(str(what, " at ", place(site), " by lane ", thread(), ": ", value, " of ", limit));
+  machine().note(str(what, " at ", place(site), " by lane ", thread(), ": ", value, " of ", limit));
+  machine().quit();
 }
 
 void access(Cell* cells, void* values, size_t element_bytes, int64_t count, uint64_t& era, int64_t index, Use use, Site site) {
@@ -275,11 +279,14 @@ void access(Cell* cells, void* values, size_t element_bytes, int64_t count, uint
   const int me = m.current(), width = m.grid().warp_size;
   const auto kind = use == Use::atomic ? Cell::Kind::atomic : Cell::Kind::plain;
   const auto refuse = [&](const Cell::Access& other, const char* did) {
-    m.fail(str("race: lane ", me, " ", verb(use), " shared element ", index, " at ", place(site), ", which lane ", other.lane, " ", did,
+    m.note(str("race: lane ", me, " ", verb(use), " shared element ", index, " at ", place(site), ", which lane ", other.lane, " ", did,
                " with no barrier between"));
+    m.quit();
   };
-  if (use != Use::write && cell.write.lane < 0)
-    m.fail(str("lane ", me, " ", verb(use), " shared element ", index, " at ", place(site), ", which no lane has written"));
+  if (use != Use::write && cell.write.lane < 0) {
+    m.note(str("lane ", me, " ", verb(use), " shared element ", index, " at ", place(site), ", which no lane has written"));
+    m.quit();
+  }
   const bool both_atomic = use == Use::atomic && cell.write.kind == Cell::Kind::atomic;
   if (!both_atomic && !is_ordered(cell.write, m.lane(), me, width)) refuse(cell.write, "has written");
   if (use != Use::read)
