@@ -38,7 +38,7 @@ struct FiberStart {
 #endif
   static void run(Fiber* fiber) {
 #if defined(EITRI_ASAN)
-    __sanitizer_finish_switch_fiber(nullptr, &fiber->outer_bottom_, &fiber->outer_size_);
+    __sanitizer_finish_switch_fiber(fiber->fake_stack_, &fiber->outer_bottom_, &fiber->outer_size_);
 #endif
     fiber->entry_(fiber->argument_);
     __builtin_trap();  // the function has to leave for good
@@ -154,10 +154,9 @@ void Fiber::enter() {
 
 void Fiber::leave() {
 #if defined(EITRI_ASAN)
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, outer_bottom_, outer_size_);
+  __sanitizer_start_switch_fiber(&fake_stack_, outer_bottom_, outer_size_);
   eitri_fiber_change(&own_, outer_);
-  __sanitizer_finish_switch_fiber(fake, &outer_bottom_, &outer_size_);
+  __sanitizer_finish_switch_fiber(fake_stack_, &outer_bottom_, &outer_size_);
 #else
   eitri_fiber_change(&own_, outer_);
 #endif
@@ -165,7 +164,8 @@ void Fiber::leave() {
 
 void Fiber::leave_for_good() {
 #if defined(EITRI_ASAN)
-  __sanitizer_start_switch_fiber(nullptr, outer_bottom_, outer_size_);  // null: the fake stack is given back
+  // The fake stack is kept for the next start: to make one for every lane of every block would take most of the time.
+  __sanitizer_start_switch_fiber(&fake_stack_, outer_bottom_, outer_size_);
 #endif
   eitri_fiber_change(&own_, outer_);
 }

@@ -28,7 +28,8 @@ class Fiber {
   void (*entry_)(void*) = nullptr;
   void* argument_ = nullptr;
   bool fresh_ = true;  // nothing on the stack
-  // AddressSanitizer's picture of the stack that entered.
+  // AddressSanitizer's: the place of this stack's escaping variables, and the stack that entered.
+  void* fake_stack_ = nullptr;
   const void* outer_bottom_ = nullptr;
   size_t outer_size_ = 0;
 };
