@@ -19,7 +19,7 @@ struct VecLevel {
   void (*store)(DType dtype, const float* x, void* codes, int64_t n);
   void (*load)(DType dtype, const void* codes, float* y, int64_t n);
   void (*activate)(const ActivationParams& params, const float* g, const float* u, float* y, int64_t n);  // u may be null
-  float (*sum)(const float* x);  // of `lanes` values
+  float (*sum)(const float* x);                                                                           // of `lanes` values
   float (*largest)(const float* x);
 };
 

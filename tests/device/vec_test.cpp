@@ -73,10 +73,9 @@ TEST(Vec, FunctionsStayWithinTheirStatedError) {
     const char* name;
     double ulp;
   };
-  const Limit limits[] = {{VecOp::exp, "exp", 1.1},         {VecOp::sigmoid, "sigmoid", 2.5},
-                          {VecOp::tanh, "tanh", 2.5},       {VecOp::erf, "erf", 2.5},
-                          {VecOp::normal_cdf, "cdf", 6},  {VecOp::round_even, "round_even", 0},
-                          {VecOp::abs, "abs", 0},         {VecOp::negate, "negate", 0}};
+  const Limit limits[] = {{VecOp::exp, "exp", 1.1}, {VecOp::sigmoid, "sigmoid", 2.5}, {VecOp::tanh, "tanh", 2.5},
+                          {VecOp::erf, "erf", 2.5}, {VecOp::normal_cdf, "cdf", 6},    {VecOp::round_even, "round_even", 0},
+                          {VecOp::abs, "abs", 0},   {VecOp::negate, "negate", 0}};
   const std::vector<float> x = arguments();
   std::vector<float> y(x.size());
   for (const VecLevel& level : levels()) {
@@ -103,8 +102,8 @@ TEST(Vec, PairsFollowIeeeAndKeepTheFirstOfNan) {
     for (float y : values) a.push_back(x), b.push_back(y);
   std::vector<float> y(a.size());
   for (const VecLevel& level : levels()) {
-    for (VecPair op : {VecPair::add, VecPair::subtract, VecPair::multiply, VecPair::divide, VecPair::min, VecPair::max,
-                       VecPair::less, VecPair::equal}) {
+    for (VecPair op :
+         {VecPair::add, VecPair::subtract, VecPair::multiply, VecPair::divide, VecPair::min, VecPair::max, VecPair::less, VecPair::equal}) {
       level.pair(op, a.data(), b.data(), y.data(), static_cast<int64_t>(a.size()));
       for (size_t i = 0; i < a.size(); ++i) {
         float want = 0;
@@ -140,8 +139,7 @@ TEST(Vec, SixteenBitConversionsAgreeWithTheContract) {
       level.load(dtype, codes.data(), values.data(), 65536);
       for (size_t i = 0; i < codes.size(); ++i) {
         const float want = bf16 ? decode_bf16(codes[i]) : decode_f16(codes[i]);
-        ASSERT_TRUE(std::isnan(want) ? std::isnan(values[i]) : float_bits(values[i]) == float_bits(want))
-            << level.name << " code " << i;
+        ASSERT_TRUE(std::isnan(want) ? std::isnan(values[i]) : float_bits(values[i]) == float_bits(want)) << level.name << " code " << i;
       }
       level.store(dtype, inputs.data(), stored.data(), static_cast<int64_t>(inputs.size()));
       for (size_t i = 0; i < inputs.size(); ++i) {
@@ -162,8 +160,7 @@ TEST(Vec, IntegersAgreeWithTheContract) {
   std::vector<float> values(256);
   for (const VecLevel& level : levels()) {
     level.store(DType::i8, inputs.data(), stored.data(), static_cast<int64_t>(inputs.size()));
-    for (size_t i = 0; i < inputs.size(); ++i)
-      ASSERT_EQ(stored[i], encode_i8(inputs[i])) << level.name << " " << inputs[i];
+    for (size_t i = 0; i < inputs.size(); ++i) ASSERT_EQ(stored[i], encode_i8(inputs[i])) << level.name << " " << inputs[i];
     level.load(DType::i8, codes.data(), values.data(), 256);
     for (size_t i = 0; i < 256; ++i) ASSERT_EQ(values[i], static_cast<float>(codes[i]));
     level.load(DType::i32, words.data(), values.data(), static_cast<int64_t>(words.size()));
@@ -216,7 +213,8 @@ double activation_exact(const ActivationParams& p, double g, const double* u) {
       return g * sigmoid(2 * y) * up;
     }
     case ActivationKind::swiglu:
-      if (p.limit > 0) g = std::min(g, static_cast<double>(p.limit)), up = std::clamp(up, -static_cast<double>(p.limit), static_cast<double>(p.limit));
+      if (p.limit > 0)
+        g = std::min(g, static_cast<double>(p.limit)), up = std::clamp(up, -static_cast<double>(p.limit), static_cast<double>(p.limit));
       return g * sigmoid(static_cast<double>(p.alpha) * g) * (up + 1);
     case ActivationKind::situv2: {
       const double b = p.beta, l = p.linear_beta;

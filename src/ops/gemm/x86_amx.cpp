@@ -32,12 +32,12 @@ using namespace eitri::vec512;
 namespace tiles = eitri::EITRI_AMX_TILES;
 
 constexpr int64_t kGroupRows = 32;
-constexpr int64_t kSumsRow = kPanelColumns * 4;             // bytes of a row of sums
-constexpr int64_t kSumsTile = 16 * kSumsRow;                // from the upper 16 rows to the lower
-constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;       // 4 KiB
-constexpr int64_t kStepWeights = 2 * kTileBytes;            // weights of a k-step
-constexpr int64_t kMostA = 880 << 10;                       // bytes of an A block
-constexpr int64_t kStreamBytes = 2 << 20;                   // c of this size bypasses the caches
+constexpr int64_t kSumsRow = kPanelColumns * 4;        // bytes of a row of sums
+constexpr int64_t kSumsTile = 16 * kSumsRow;           // from the upper 16 rows to the lower
+constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;  // 4 KiB
+constexpr int64_t kStepWeights = 2 * kTileBytes;       // weights of a k-step
+constexpr int64_t kMostA = 880 << 10;                  // bytes of an A block
+constexpr int64_t kStreamBytes = 2 << 20;              // c of this size bypasses the caches
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -90,8 +90,7 @@ struct Ahead {
 };
 
 /// Whole panels straight to memory: lines of c that nobody reads soon and that fill whole cache lines.
-template <Sums kSums>
-void stream_rows(const PanelTask& task, const PanelVectors& vectors, const Pending& pending, int64_t rows) {
+template <Sums kSums> void stream_rows(const PanelTask& task, const PanelVectors& vectors, const Pending& pending, int64_t rows) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t i = pending.row + r;
     const int64_t source = task.row_index != nullptr ? task.row_index[i] & task.row_mask : i;
@@ -112,19 +111,15 @@ void stream_rows(const PanelTask& task, const PanelVectors& vectors, const Pendi
     } else {
       const bool bf16 = task.c_dtype == DType::bf16;
       const __m256i low = bf16 ? x[0].to_bf16() : x[0].to_f16(), high = bf16 ? x[1].to_bf16() : x[1].to_f16();
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(c + pending.panel * 64),
-                          _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(c + pending.panel * 64), _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
     }
   }
 }
 
-template <Sums kSums>
-__attribute__((noinline)) void finish_pending(const PanelTask& task, Pending& pending, int64_t most, bool stream) {
+template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelTask& task, Pending& pending, int64_t most, bool stream) {
   const int64_t rows = least(most, pending.rows);
-  if (stream && (pending.panel + 1) * kPanelColumns <= task.n)
-    stream_rows<kSums>(task, *pending.vectors, pending, rows);
-  else
-    finish_rows<kSums>(task, *pending.vectors, pending.panel, pending.sums, kSumsRow, pending.row, rows);
+  if (stream && (pending.panel + 1) * kPanelColumns <= task.n) stream_rows<kSums>(task, *pending.vectors, pending, rows);
+  else finish_rows<kSums>(task, *pending.vectors, pending.panel, pending.sums, kSumsRow, pending.row, rows);
   pending.sums += rows * kSumsRow;
   pending.row += rows;
   pending.rows -= rows;
@@ -163,8 +158,8 @@ template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, c
 /// kTiles x 16 rows x 32 columns over `steps` >= 1 k-steps. Tiles 0..3: sums; 4, 5: A; 6, 7: weights. The sums stay in
 /// tiles: the next block, or flush(), stores them.
 template <Sums kSums, bool kFirst, int kTiles>
-void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_t steps, std::byte* previous,
-           bool previous_has_two, const std::byte* sums, Ahead ahead, Pending& pending, bool stream) {
+void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_t steps, std::byte* previous, bool previous_has_two,
+           const std::byte* sums, Ahead ahead, Pending& pending, bool stream) {
   tiles::load_streaming<4>(a, 64);
   tiles::load<6>(b, 64);
   exchange<0, kFirst>(previous, sums);
@@ -214,8 +209,8 @@ EITRI_INLINE void flush(std::byte* previous) {
 /// Rows [row_begin, row_begin + rows) of A, `steps` k-steps from step_begin on, row by row in one pass (chunk by chunk would
 /// touch 128 bytes of every row at a time) to [chunk][group][k-step][tiles of the group]; the last group may have one tile.
 /// Rows that fill the last tile, and bytes behind k, are zero. Meanwhile `lines` lines of weights are fetched to L2.
-void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t rows, int64_t step_begin, int64_t steps,
-            int64_t chunk, std::byte* to, const std::byte* weights, int64_t lines) {
+void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t rows, int64_t step_begin, int64_t steps, int64_t chunk,
+            std::byte* to, const std::byte* weights, int64_t lines) {
   const int64_t row_tiles = divide_up(rows, 16);
   const std::byte* next = nullptr;
   for (int64_t r = 0; r < row_tiles * 16; ++r) {
@@ -289,8 +284,7 @@ template <Sums kSums> void run(const PanelTask& task) {
   std::byte* const a_block = nowhere + kSumsGroup;
   std::byte* const all_sums = a_block + divide_up(plan.rows, 16) * plan.steps * kTileBytes;
   const int64_t panel_sums = split_k ? block_groups * kSumsGroup : 0;
-  std::byte* const plain_panel =
-      all_sums + block_groups * kSumsGroup * (split_k ? task.panel_end - task.panel_begin : 1);
+  std::byte* const plain_panel = all_sums + block_groups * kSumsGroup * (split_k ? task.panel_end - task.panel_begin : 1);
 
   PanelVectors vectors[2];  // alternating: a pending group may belong to the panel before
   int64_t slot = 0;
@@ -316,8 +310,8 @@ template <Sums kSums> void run(const PanelTask& task) {
         const std::byte* b_panel = task.b + panel * weight_panel + k0 * kStepWeights;
         // What is read after this panel: its successor, or the first one again for other rows or another k.
         const std::byte* const next_panel = panel + 1 < task.panel_end ? b_panel + weight_panel
-                                            : last ? task.b + task.panel_begin * weight_panel
-                                                   : first_weights + here * kStepWeights;
+                                            : last                     ? task.b + task.panel_begin * weight_panel
+                                                                       : first_weights + here * kStepWeights;
         if (plain) {
           pack_panel_steps(task, panel, kElementBytes, k0, here, plain_panel);
           b_panel = plain_panel;
@@ -331,9 +325,7 @@ template <Sums kSums> void run(const PanelTask& task) {
           const int64_t count = least(plan.chunk, here - c0);
           const std::byte* const b = b_panel + c0 * kStepWeights;
           const bool first = k0 + c0 == 0, final = last && c0 + count == here;
-          const std::byte* const soon = plan.ahead > 0          ? b + plan.ahead
-                                        : c0 + count < here ? b + count * kStepWeights
-                                                            : next_panel;
+          const std::byte* const soon = plan.ahead > 0 ? b + plan.ahead : c0 + count < here ? b + count * kStepWeights : next_panel;
           for (int64_t g = 0; g < groups; ++g) {
             const bool two = row_tiles - 2 * g >= 2;
             const int64_t row = m0 + g * kGroupRows, row_end = m0 + least(rows, (g + 1) * kGroupRows);
@@ -351,8 +343,8 @@ template <Sums kSums> void run(const PanelTask& task) {
               ahead.c_rows = divide_up(kGroupRows, count);
               ahead.c_column = panel * outputs * c_width;
             }
-            const auto kernel = two ? (first ? block<kSums, true, 2> : block<kSums, false, 2>)
-                                    : (first ? block<kSums, true, 1> : block<kSums, false, 1>);
+            const auto kernel =
+                two ? (first ? block<kSums, true, 2> : block<kSums, false, 2>) : (first ? block<kSums, true, 1> : block<kSums, false, 1>);
             kernel(task, a, b, count, previous, previous_has_two, c, ahead, pending, stream);
             previous = c;
             previous_has_two = two;

@@ -31,7 +31,7 @@ constexpr int kGroupRows = 12;
 constexpr int64_t kBlockRows = 96;
 constexpr int64_t kBlockBytes = 768 << 10;
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // of sums
-constexpr int64_t kAhead = 4096;  // bytes of weights between fetch and use; half of it loses a third from L3
+constexpr int64_t kAhead = 4096;                  // bytes of weights between fetch and use; half of it loses a third from L3
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -46,8 +46,7 @@ struct FloatSums {
   }
   static EITRI_INLINE void stop(Acc acc, std::byte* sums) { _mm512_store_ps(sums, acc); }
 
-  template <int kRows>
-  static EITRI_INLINE void add(Acc (&acc)[kRows][2], const std::byte* a, __m512 left, __m512 right) {
+  template <int kRows> static EITRI_INLINE void add(Acc (&acc)[kRows][2], const std::byte* a, __m512 left, __m512 right) {
     const auto* values = reinterpret_cast<const float*>(a);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
@@ -60,11 +59,8 @@ struct FloatSums {
 
 struct UnitF32 : FloatSums {
   static constexpr int64_t kElementBytes = 4, kVectors = 1, kDwords = 1;
-  static EITRI_INLINE __m512i widen(const std::byte* row, int64_t bytes, int /*vector*/) {
-    return load_bytes(row, bytes);
-  }
-  template <int kRows>
-  static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
+  static EITRI_INLINE __m512i widen(const std::byte* row, int64_t bytes, int /*vector*/) { return load_bytes(row, bytes); }
+  template <int kRows> static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
     add<kRows>(acc, a, _mm512_load_ps(b), _mm512_load_ps(b + kTileBytes));
   }
 };
@@ -76,8 +72,7 @@ struct UnitBf16 : FloatSums {
     const F x = n >= 16 ? F::load_bf16(row + vector * 32) : F::load_bf16_partial(row + vector * 32, n < 0 ? 0 : n);
     return _mm512_castps_si512(x.v);
   }
-  template <int kRows>
-  static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
+  template <int kRows> static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
     const __m512i left = _mm512_load_si512(b), right = _mm512_load_si512(b + kTileBytes);
     add<kRows>(acc, a, even(left), even(right));
     add<kRows>(acc, a + kRows * 4, odd(left), odd(right));
@@ -97,8 +92,7 @@ struct UnitF16 : FloatSums {
     const F x = n >= 16 ? F::load_f16(row + vector * 32) : F::load_f16_partial(row + vector * 32, n < 0 ? 0 : n);
     return _mm512_castps_si512(x.v);
   }
-  template <int kRows>
-  static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
+  template <int kRows> static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
     const Pairs left(b), right(b + kTileBytes);
     add<kRows>(acc, a, left.even, right.even);
     add<kRows>(acc, a + kRows * 4, left.odd, right.odd);
@@ -128,8 +122,7 @@ struct UnitI8 {
     return _mm512_add_epi32(before, _mm512_load_si512(offsets));
   }
   static EITRI_INLINE void stop(Acc acc, std::byte* sums) { _mm512_store_si512(sums, acc); }
-  template <int kRows>
-  static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
+  template <int kRows> static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
     const __m512i left = _mm512_load_si512(b), right = _mm512_load_si512(b + kTileBytes);
     const auto* quads = reinterpret_cast<const int32_t*>(a);
 #pragma GCC unroll 12
@@ -166,8 +159,8 @@ void micro(const std::byte* a, const std::byte* b, int64_t steps, std::byte* sum
 
 template <class Unit> using Micro = void (*)(const std::byte*, const std::byte*, int64_t, std::byte*, const int32_t*, bool);
 template <class Unit>
-constexpr Micro<Unit> kMicro[kGroupRows] = {micro<Unit, 1>, micro<Unit, 2>, micro<Unit, 3>,  micro<Unit, 4>,
-                                            micro<Unit, 5>, micro<Unit, 6>, micro<Unit, 7>,  micro<Unit, 8>,
+constexpr Micro<Unit> kMicro[kGroupRows] = {micro<Unit, 1>, micro<Unit, 2>,  micro<Unit, 3>,  micro<Unit, 4>,
+                                            micro<Unit, 5>, micro<Unit, 6>,  micro<Unit, 7>,  micro<Unit, 8>,
                                             micro<Unit, 9>, micro<Unit, 10>, micro<Unit, 11>, micro<Unit, 12>};
 
 /// Rows [row_begin, row_begin + rows) of A, k-steps [step_begin, step_begin + steps), to [dword of k][row], zeros behind k.
@@ -202,8 +195,7 @@ void pack_group(const PanelTask& task, int64_t row_begin, int64_t rows, int64_t 
 /// Groups of a block of rows: as few as possible, sizes differing by one.
 struct Groups {
   int64_t count, base, larger;  // the first `larger` groups have base + 1 rows
-  explicit Groups(int64_t rows)
-      : count((rows + kGroupRows - 1) / kGroupRows), base(rows / count), larger(rows % count) {}
+  explicit Groups(int64_t rows) : count((rows + kGroupRows - 1) / kGroupRows), base(rows / count), larger(rows % count) {}
   int64_t rows(int64_t group) const { return base + (group < larger ? 1 : 0); }
 };
 
@@ -224,8 +216,7 @@ template <class Unit> void run(const PanelTask& task) {
 
   std::byte* const a_block = task.scratch;
   std::byte* const sums_block = a_block + (block_rows * block_steps * kStepDwords * 4 + 63) / 64 * 64;
-  std::byte* const plain_panel =
-      sums_block + block_rows * kRowBytes * (split_k ? task.panel_end - task.panel_begin : 1);
+  std::byte* const plain_panel = sums_block + block_rows * kRowBytes * (split_k ? task.panel_end - task.panel_begin : 1);
   alignas(64) int32_t offsets[kPanelColumns] = {};
 
   for (int64_t m0 = 0; m0 < task.m; m0 += block_rows) {
@@ -251,8 +242,7 @@ template <class Unit> void run(const PanelTask& task) {
         b = plain ? plain_panel : b + step0 * 2 * kTileBytes;
         std::byte* const sums = sums_block + (split_k ? (panel - task.panel_begin) * block_rows * kRowBytes : 0);
         for (int64_t g = 0, r = 0; g < groups.count; r += groups.rows(g++))
-          kMicro<Unit>[groups.rows(g) - 1](a_block + r * here * kStepDwords * 4, b, here, sums + r * kRowBytes, offsets,
-                                           step0 == 0);
+          kMicro<Unit>[groups.rows(g) - 1](a_block + r * here * kStepDwords * 4, b, here, sums + r * kRowBytes, offsets, step0 == 0);
         if (last) finish_rows<Unit::kSums>(task, panel, sums, kRowBytes, m0, rows);
       }
       step0 += here;

@@ -29,8 +29,8 @@ EITRI_INLINE void transpose16(__m512i (&x)[16]) {
   }
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
-    const __m512i low = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);         // lanes 0, 2 of both
-    const __m512i high = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);        // lanes 1, 3
+    const __m512i low = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);   // lanes 0, 2 of both
+    const __m512i high = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);  // lanes 1, 3
     const __m512i low2 = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0x88);
     const __m512i high2 = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0xdd);
     y[j] = _mm512_shuffle_i32x4(low, low2, 0x88);
@@ -51,8 +51,8 @@ EITRI_INLINE __m512i load_bytes(const std::byte* p, int64_t count) {
 
 /// Packs k-steps [step_begin, step_begin + steps) of a panel of plain rows to `to`, both tiles of a step together. With
 /// `sums` (i8): adds the columns' sums of these steps to its 32 values.
-static inline void pack_panel_steps(const PanelTask& task, int64_t panel, int64_t element_bytes, int64_t step_begin,
-                                    int64_t steps, std::byte* to, int32_t* sums = nullptr) {
+static inline void pack_panel_steps(const PanelTask& task, int64_t panel, int64_t element_bytes, int64_t step_begin, int64_t steps,
+                                    std::byte* to, int32_t* sums = nullptr) {
   const int64_t k_bytes = task.k * element_bytes;
   for (int64_t tile = 0; tile < 2; ++tile) {
     const std::byte* rows[16];  // null: padding

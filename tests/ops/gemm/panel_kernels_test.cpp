@@ -27,9 +27,7 @@ struct Level {
   PanelFn bf16, i8, f16, f32;  // null: the level has none
   bool invariant;              // a row's bits do not depend on the other rows
 
-  PanelFn function(DType dtype) const {
-    return dtype == DType::bf16 ? bf16 : dtype == DType::i8 ? i8 : dtype == DType::f16 ? f16 : f32;
-  }
+  PanelFn function(DType dtype) const { return dtype == DType::bf16 ? bf16 : dtype == DType::i8 ? i8 : dtype == DType::f16 ? f16 : f32; }
 };
 
 std::vector<Level> levels() {
@@ -67,10 +65,10 @@ double get(const std::byte* p, DType dtype) {
 struct Block {
   std::byte* data = nullptr;
   size_t size = 0;
-  Block(size_t bytes, int fill) : data(static_cast<std::byte*>(::operator new(bytes + 1, std::align_val_t{64}))), size(bytes) {
+  Block(size_t bytes, int fill) : data(static_cast<std::byte*>(::operator new (bytes + 1, std::align_val_t{64}))), size(bytes) {
     std::memset(data, fill, bytes);
   }
-  ~Block() { ::operator delete(data, std::align_val_t{64}); }
+  ~Block() { ::operator delete (data, std::align_val_t{64}); }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 };
@@ -90,13 +88,12 @@ struct Shape {
 
   std::string text() const {
     return "dtype " + std::to_string(static_cast<int>(dtype)) + " c " + std::to_string(static_cast<int>(c_dtype)) + " m " +
-           std::to_string(m) + " n " + std::to_string(n) + " k " + std::to_string(k) + " gate " +
-           std::to_string(static_cast<int>(gate)) + " plain " + std::to_string(plain) + " gather " + std::to_string(gather) +
-           " scatter " + std::to_string(scatter) + " accumulate " + std::to_string(accumulate) + " activation " +
-           std::to_string(static_cast<int>(activation.kind)) + " panels " + std::to_string(panel_begin) + ".." +
-           std::to_string(panel_end) + " block_m " + std::to_string(block_m) + " chunk_k " + std::to_string(chunk_k) + " scales " +
-           std::to_string(a_scale) + std::to_string(b_scale) + std::to_string(row_weight) + std::to_string(bias) + " seed " +
-           std::to_string(seed);
+           std::to_string(m) + " n " + std::to_string(n) + " k " + std::to_string(k) + " gate " + std::to_string(static_cast<int>(gate)) +
+           " plain " + std::to_string(plain) + " gather " + std::to_string(gather) + " scatter " + std::to_string(scatter) +
+           " accumulate " + std::to_string(accumulate) + " activation " + std::to_string(static_cast<int>(activation.kind)) + " panels " +
+           std::to_string(panel_begin) + ".." + std::to_string(panel_end) + " block_m " + std::to_string(block_m) + " chunk_k " +
+           std::to_string(chunk_k) + " scales " + std::to_string(a_scale) + std::to_string(b_scale) + std::to_string(row_weight) +
+           std::to_string(bias) + " seed " + std::to_string(seed);
   }
 };
 
@@ -144,7 +141,8 @@ class Checked {
     a = std::make_unique<Block>(static_cast<size_t>(sources > 0 ? (sources - 1) * t.a_stride + k_bytes : 0), fill);
     t.a = a->data;
     row_index.resize(static_cast<size_t>(s.m));
-    for (int64_t i = 0; i < s.m; ++i) row_index[idx(i)] = static_cast<int32_t>(s.gather ? random() % static_cast<uint64_t>(sources) : static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < s.m; ++i)
+      row_index[idx(i)] = static_cast<int32_t>(s.gather ? random() % static_cast<uint64_t>(sources) : static_cast<uint64_t>(i));
     for (int64_t i = 0; i < s.m; ++i)
       for (int64_t k = 0; k < s.k; ++k) put(a->data + row_index[idx(i)] * t.a_stride + k * width, s.dtype, normal(random));
 
@@ -152,7 +150,8 @@ class Checked {
     const int64_t b_stride = (k_bytes + pad + 7) / 8 * 8 + 8;
     b = std::make_unique<Block>(static_cast<size_t>(weight_rows > 0 ? (weight_rows - 1) * b_stride + k_bytes : 0), fill);
     for (int64_t r = 0; r < weight_rows; ++r)
-      for (int64_t k = 0; k < s.k; ++k) put(b->data + r * b_stride + k * width, s.dtype, normal(random) * (s.dtype == DType::i8 ? 1.0f : 0.3f));
+      for (int64_t k = 0; k < s.k; ++k)
+        put(b->data + r * b_stride + k * width, s.dtype, normal(random) * (s.dtype == DType::i8 ? 1.0f : 0.3f));
     plain_stride = b_stride;
     if (s.plain) {
       t.b = b->data;
@@ -196,7 +195,8 @@ class Checked {
     before.assign(static_cast<size_t>(c_rows * t.c_stride), std::byte{kNanFill});
     if (s.accumulate)
       for (int64_t i = 0; i < c_rows; ++i)
-        for (int64_t j = 0; j < s.n; ++j) put(before.data() + i * t.c_stride + j * 4, DType::f32, normal(random) / (s.dtype == DType::i8 ? 40 : 1));
+        for (int64_t j = 0; j < s.n; ++j)
+          put(before.data() + i * t.c_stride + j * 4, DType::f32, normal(random) / (s.dtype == DType::i8 ? 40 : 1));
 
     t.m = s.m, t.n = s.n, t.k = s.k;
     t.gate = s.gate, t.panel_begin = s.panel_begin, t.panel_end = s.panel_end;
@@ -432,8 +432,7 @@ TEST(PanelKernels, I8Extremes) {
     for (int b_code : {-128, 127}) {
       std::memset(a.data, a_code, static_cast<size_t>(k));
       std::memset(b.data, 0, b.size);
-      for (int64_t byte = 0; byte < k; ++byte)
-        b.data[byte / 64 * 2048 + byte % 64 / 4 * 64 + byte % 4] = static_cast<std::byte>(b_code);
+      for (int64_t byte = 0; byte < k; ++byte) b.data[byte / 64 * 2048 + byte % 64 / 4 * 64 + byte % 4] = static_cast<std::byte>(b_code);
       const auto sum = static_cast<int32_t>(b_code * k);
       std::memcpy(b.data + steps * 2048, &sum, 4);
       Block scratch(static_cast<size_t>(panel_scratch(1, k, 1, 1, false)), kNanFill);
