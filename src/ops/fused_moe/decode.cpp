@@ -27,7 +27,13 @@ namespace {
 
 using Problem = FusedMoe::Problem;
 
-constexpr int64_t kMaxChunk = 8;  // panels a task: small enough to balance, long enough to stream
+// Panels a task: small enough to balance, long enough to stream. The second kind also sizes the block of out that a task
+// keeps in f32, which should stay in L1 or near it.
+constexpr int64_t kMaxChunk1 = 32;
+constexpr int64_t max_chunk_2(int64_t tokens) {
+  constexpr int64_t kBlockBytes = 64 << 10;
+  return std::clamp<int64_t>(kBlockBytes / (tokens * kPanelColumns * 4), 4, 32);
+}
 constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Pairs [first, first + count) belong to a local expert.
@@ -88,11 +94,11 @@ Buffers carve(const Problem& p, std::byte* base) {
 }
 
 /// A thread's scratch: what the panel kernel wants, behind the block of out in the making.
-size_t block_bytes(const Problem& p) { return align64(static_cast<size_t>(p.tokens * kMaxChunk * kPanelColumns * 4)); }
+size_t block_bytes(const Problem& p) { return align64(static_cast<size_t>(p.tokens * max_chunk_2(p.tokens) * kPanelColumns * 4)); }
 size_t scratch_bytes(const Problem& p) {
   const int64_t width = bits(p.w) / 8;
   const auto need = [&](int64_t k, WeightFormat format) {
-    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk, width, format == WeightFormat::strided);
+    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided);
   };
   int64_t most = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
   if (p.shared_inter > 0)
@@ -182,6 +188,16 @@ struct Operand {
   }
 };
 
+/// Asks for the first lines of a task's weights while another task runs: a kernel prefetches ahead of itself, but at its
+/// start it waits for memory once or twice, which short streams would feel.
+void fetch_ahead(const PanelTask& task) {
+  constexpr int64_t kBytes = 4096;
+  if (task.b_row_stride != 0) return;
+  const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
+  const std::byte* at = task.b + task.panel_begin * panel_bytes(task.k, width);
+  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
 class Decode {
  public:
   Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, Launch& launch)
@@ -218,11 +234,16 @@ class Decode {
   std::byte* scratch_of(int thread) const { return b_.scratch + scratch_ * static_cast<size_t>(thread); }
   static int64_t stride_of(const View& v) { return v.stride[0] * (bits(v.dtype) / 8); }
 
+  /// About `each` tasks a thread; one thread alone has nothing to balance.
+  int64_t chunk_of(int64_t panels, int64_t each, int64_t most) const {
+    return threads_ == 1 ? most : std::clamp<int64_t>(panels / (threads_ * each), 1, most);
+  }
+
   /// h = act(x w1): chunks of panels, experts ascending, the shared expert last.
   void stage_1() {
     const int64_t panels = panel_count(p_.inter, p_.gate);
     const int64_t shared_panels = has_shared() ? panel_count(p_.shared_inter, p_.gate) : 0;
-    const int64_t chunk = std::clamp<int64_t>((touched_ * panels + shared_panels) / (threads_ * 16), 1, kMaxChunk);
+    const int64_t chunk = chunk_of(touched_ * panels + shared_panels, 16, kMaxChunk1);
     const int64_t chunks = (panels + chunk - 1) / chunk, routed = touched_ * chunks;
     const int64_t tasks = routed + (shared_panels + chunk - 1) / chunk;
 
@@ -236,32 +257,43 @@ class Decode {
     common.c_dtype = b_.h.dtype;
     const View none;
     const Operand w1{&args_.w1, &args_.w1_scale, &args_.bias1}, shared{&args_.shared_w1, &args_.shared_w1_scale, &none};
+    const auto set_task = [&](PanelTask& task, int64_t i) {
+      const bool is_shared = i >= routed;
+      const View& h = is_shared ? b_.shared_h : b_.h;
+      task.panel_begin = (is_shared ? i - routed : i % chunks) * chunk;
+      task.panel_end = std::min(task.panel_begin + chunk, is_shared ? shared_panels : panels);
+      task.n = h.shape[1];
+      task.c_stride = stride_of(h);
+      if (is_shared) {
+        shared.set(task, 0);
+        task.row_index = nullptr;
+        task.row_weight = nullptr;
+        task.m = tokens_;
+        task.c = static_cast<std::byte*>(h.data);
+      } else {
+        const Touched& e = b_.touched[i / chunks];
+        w1.set(task, e.expert);
+        task.row_index = b_.pair_token + e.first;
+        task.row_weight = p_.weight_stage == WeightStage::first ? b_.pair_weight + e.first : nullptr;
+        task.m = e.count;
+        task.c = static_cast<std::byte*>(row(h, e.first));
+      }
+    };
     std::atomic<int64_t> next{0};
     parallel(threads_, [&](int thread, int) {
-      PanelTask task = common;
-      task.scratch = scratch_of(thread) + block_bytes(p_);
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-        const bool is_shared = i >= routed;
-        const View& h = is_shared ? b_.shared_h : b_.h;
-        task.panel_begin = (is_shared ? i - routed : i % chunks) * chunk;
-        task.panel_end = std::min(task.panel_begin + chunk, is_shared ? shared_panels : panels);
-        task.n = h.shape[1];
-        task.c_stride = stride_of(h);
-        if (is_shared) {
-          shared.set(task, 0);
-          task.row_index = nullptr;
-          task.row_weight = nullptr;
-          task.m = tokens_;
-          task.c = static_cast<std::byte*>(h.data);
-        } else {
-          const Touched& e = b_.touched[i / chunks];
-          w1.set(task, e.expert);
-          task.row_index = b_.pair_token + e.first;
-          task.row_weight = p_.weight_stage == WeightStage::first ? b_.pair_weight + e.first : nullptr;
-          task.m = e.count;
-          task.c = static_cast<std::byte*>(row(h, e.first));
+      PanelTask task = common, following = common;
+      task.scratch = following.scratch = scratch_of(thread) + block_bytes(p_);
+      const auto draw = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
+      int64_t i = draw();
+      if (i < tasks) set_task(task, i);
+      while (i < tasks) {
+        i = draw();
+        if (i < tasks) {
+          set_task(following, i);
+          fetch_ahead(following);
         }
         kernel_(task);
+        task = following;
       }
     });
   }
@@ -269,7 +301,7 @@ class Decode {
   /// out = sum over experts of weight * (h w2): chunks of output columns.
   void stage_2() {
     const int64_t panels = panel_count(p_.hidden, GateLayout::none);
-    const int64_t chunk = std::clamp<int64_t>(panels / (threads_ * 8), 1, kMaxChunk);
+    const int64_t chunk = chunk_of(panels, 8, max_chunk_2(p_.tokens));
     const int64_t tasks = (panels + chunk - 1) / chunk, stride = chunk * kPanelColumns;
     std::atomic<int64_t> next{0};
     parallel(threads_, [&](int thread, int) {
@@ -301,6 +333,11 @@ class Decode {
     task.a_stride = stride_of(h);
     task.k = p_.inter;
     for (int64_t i = 0; i < touched_; ++i) {
+      if (i + 1 < touched_) {
+        w2.set(task, b_.touched[i + 1].expert);
+        task.a_scale = scale;
+        fetch_ahead(task);
+      }
       const Touched& e = b_.touched[i];
       w2.set(task, e.expert);
       task.a = static_cast<const std::byte*>(row(h, e.first));
@@ -344,16 +381,17 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
 }
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
-  constexpr double kTeamUs = 3, kTaskUs = 0.2, kPackBytesPerUs = 8e3;
+  constexpr double kTeamUs = 2, kTaskUs = 0.1, kPackBytesPerUs = 12e3;
   const Cost cost = FusedMoe::cost(p);
   const double threads = workspace_threads(device), element = bits(p.w) / 8.0, pairs = static_cast<double>(p.pairs());
   // Every chunk packs its rows again; every expert's share of out is added in f32.
-  const auto chunks = [](int64_t panels) { return static_cast<double>((panels + kMaxChunk - 1) / kMaxChunk); };
-  const double w1_chunks = chunks(panel_count(p.inter, p.gate));
-  const double w2_chunks = std::max(chunks(panel_count(p.hidden, GateLayout::none)), threads * 8);
+  const double experts = std::max(1.0, p.expected_experts());
+  const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)), w2_panels = static_cast<double>(panel_count(p.hidden, GateLayout::none));
+  const double w1_chunks = std::clamp(threads * 16 / experts, w1_panels / static_cast<double>(kMaxChunk1), w1_panels);
+  const double w2_chunks = std::clamp(threads * 8, w2_panels / static_cast<double>(max_chunk_2(p.tokens)), w2_panels);
   const double packed = pairs * element * (w1_chunks * static_cast<double>(p.hidden) + w2_chunks * static_cast<double>(p.inter));
   const double added = pairs * static_cast<double>(p.hidden) * 4;
-  const double tasks = p.expected_experts() * (w1_chunks + w2_chunks);
+  const double tasks = experts * (w1_chunks + w2_chunks);
   const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
                     overlapped_us(cost.flops, panel_rate(kTarget, p.w, device), cost.bytes, device);
   return {.config = {}, .us = us};

@@ -136,7 +136,7 @@ Support sorted_supports(const FusedMoe::Problem& p, const Device&) {
 }
 
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
-  constexpr double kChildUs = 4, kSortPairUs = 2e-3;  // a routed call with its team; a pair in moe_sort
+  constexpr double kChildUs = 4, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
   const Cost cost = FusedMoe::cost(p);
   const double pairs = static_cast<double>(p.pairs()), rows_each = pairs / std::max<double>(1, static_cast<double>(p.experts));
   const double hidden = static_cast<double>(p.hidden), inter = static_cast<double>(p.inter);
@@ -144,7 +144,8 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   const double h_bytes = pairs * inter * (p.quantised() ? 4 + 1 : 2), y_bytes = pairs * hidden * bits(p.out) / 8;
   const double traffic = 2 * (h_bytes + y_bytes) + pairs * hidden * bits(p.x) / 8;
   const double children = 4 + (p.quantised() ? 2 : 0) + (p.shared_inter > 0 ? 2 : 0);
-  const double us = kChildUs * children + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
+  const double tasks = p.expected_experts() * 4 / workspace_threads(device);
+  const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
                     overlapped_us(cost.flops, panel_rate(best_target(p, device), p.w, device), cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};

@@ -160,10 +160,11 @@ class Block {
     }
   }
 
-  /// body(n, weight row) for every row of a weight matrix, spread over the team.
-  template <class Body> void for_each_row(const View& weights, int64_t index, int64_t count, Body&& body) const {
+  /// body(n, weight row) for every row of a weight matrix, spread over the team; each row meets `pairs` others.
+  template <class Body> void for_each_row(const View& weights, int64_t index, int64_t count, size_t pairs, Body&& body) const {
     const WeightRows matrix(weights, index);
-    parallel(max_threads(), [&](int thread, int threads) {
+    const double us = static_cast<double>(count * weights.shape[weights.rank - 1]) * static_cast<double>(2 + pairs) / 1e3;
+    parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
       std::vector<double> row(static_cast<size_t>(weights.shape[weights.rank - 1]));
       const Span mine = split(count, thread, threads);
       for (int64_t n = mine.begin; n < mine.end; ++n) {
@@ -178,7 +179,7 @@ class Block {
     const int64_t n1 = p_.w1_rows(e.inter);
     const Tolerance t = gemm_tolerance(p_.w, DType::f32, p_.hidden);
     std::vector<Ranged> s(pairs.size() * static_cast<size_t>(n1)), h(pairs.size() * static_cast<size_t>(e.inter));
-    for_each_row(e.w1, e.index, n1, [&](int64_t n, const double* w) {
+    for_each_row(e.w1, e.index, n1, pairs.size(), [&](int64_t n, const double* w) {
       for (size_t i = 0; i < pairs.size(); ++i) {
         const double* x = &x_[size(pairs[i].token, p_.hidden)];
         double sum = 0, bound = 0;
@@ -190,7 +191,8 @@ class Block {
             value, t.absolute + t.relative * std::fabs(value) + t.bound_eps * (bound * std::fabs(scale) + std::fabs(bias))};
       }
     });
-    parallel(max_threads(), [&](int thread, int threads) {
+    const double us = static_cast<double>(h.size()) / 10;  // about 0.1 us an element
+    parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
       const Span mine = split(static_cast<int64_t>(pairs.size()), thread, threads);
       for (int64_t i = mine.begin; i < mine.end; ++i)
         for (int64_t j = 0; j < e.inter; ++j) {
@@ -245,7 +247,7 @@ class Block {
                               const std::vector<double>& scale_error) const {
     const Tolerance t = gemm_tolerance(p_.w, DType::f32, e.inter);
     std::vector<Ranged> y(pairs * static_cast<size_t>(p_.hidden));
-    for_each_row(e.w2, e.index, p_.hidden, [&](int64_t n, const double* w) {
+    for_each_row(e.w2, e.index, p_.hidden, pairs, [&](int64_t n, const double* w) {
       for (size_t i = 0; i < pairs; ++i) {
         const Ranged* row = h.data() + i * static_cast<size_t>(e.inter);
         double sum = 0, bound = 0, carried = 0;
