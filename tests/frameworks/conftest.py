@@ -16,8 +16,10 @@ def eitri():
     command = pathlib.Path(os.environ.get("EITRI_BIN", ROOT / "build/bin/eitri"))
     assert command.is_file(), f"{command} is not there: run `make build`, or set EITRI_BIN"
 
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EITRI_")}
+
     def run(*arguments):
-        done = subprocess.run([str(command), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run([str(command), *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=600, check=False)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -6,6 +6,22 @@
 #include "cli/command.h"
 #include "eitri/eitri.hpp"
 
+namespace {
+
+/// CLI11 says only that a subcommand is missing where an unknown one was given. Returns what it should have said, or "".
+std::string unknown_command(const CLI::App& app) {
+  const CLI::App* level = &app;
+  while (!level->get_subcommands().empty()) level = level->get_subcommands().front();
+  const auto rest = app.remaining(true);
+  if (rest.empty() || level->get_require_subcommand_min() == 0) return {};
+  std::string known;
+  for (const CLI::App* command : level->get_subcommands([](const CLI::App*) { return true; }))
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  return fmt::format("eitri: unknown command '{}'; known: {}\n", rest.front(), known);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace eitri::cli;
   CLI::App app("Eitri, an AI tensor engine: runs, times and explains its operators on this machine.", "eitri");
@@ -27,6 +43,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string message = unknown_command(app); !message.empty() && error.get_exit_code() != 0) {
+      fmt::print(stderr, "{}", message);
+      return kBadUsage;
+    }
     return app.exit(error) == 0 ? kOk : kBadUsage;  // also how --help leaves
   }
   try {

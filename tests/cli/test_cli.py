@@ -1,0 +1,179 @@
+"""The command as a user meets it: answers on stdout, reasons on stderr, exit codes. Python's standard library and pytest."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = pathlib.Path(os.environ.get("EITRI_BIN", ROOT / "build/bin/eitri"))
+TINY = {
+    "name": "tiny", "hidden": 64, "inter": 48, "experts": 8, "top_k": 2, "shared_inter": 32, "activation": {"kind": "silu"},
+    "router": {"score": "sigmoid", "renormalize": True, "scale": 2.5, "groups": 4, "topk_groups": 2, "correction_bias": True},
+}
+RUN_KEYS = ["model", "tokens", "quant", "device", "threads", "steps", "total_us", "limit_fraction", "max_error_ratio", "ok"]
+STEP_KEYS = ["op", "kernel", "family", "us", "gb_s", "gflop_s", "limit_fraction"]
+BENCH_KEYS = ["op", "case", "kernel", "us", "vs", "vs_us", "ratio", "limit_fraction"]
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("EITRI_")}
+
+pytestmark = pytest.mark.skipif(not COMMAND.is_file(), reason=f"{COMMAND} is not built")
+
+
+def eitri(*arguments):
+    done = subprocess.run([str(COMMAND), *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def answer(*arguments):
+    code, out, err = eitri(*arguments)
+    assert code == 0, err
+    assert err == ""
+    return out
+
+
+def refusal(*arguments):
+    """What is wrong with an argument: exit code 2, nothing on stdout."""
+    code, out, err = eitri(*arguments)
+    assert code == 2, f"exit code {code}: {out} {err}"
+    assert out == ""
+    return err
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+def write_hidden_states(path, rows, columns, dtype="BF16"):
+    size = rows * columns * (2 if dtype == "BF16" else 4)
+    header = json.dumps({"hidden_states": {"dtype": dtype, "shape": [rows, columns], "data_offsets": [0, size]}}).encode()
+    header += b" " * (-len(header) % 8)
+    values = b"".join(struct.pack("<H", 0x3F80 + i % 200) for i in range(size // 2))
+    path.write_bytes(struct.pack("<Q", len(header)) + header + values)
+
+
+@pytest.mark.parametrize("quant", ["none", "int8"])
+def test_moe_run_json(tiny, quant):
+    report = json.loads(answer("moe", "run", "--model", tiny, "--tokens", 5, "--quant", quant, "--threads", 1, "--json"))
+    assert list(report) == RUN_KEYS
+    assert (report["model"], report["tokens"], report["quant"], report["threads"], report["ok"]) == ("tiny", 5, quant, 1, True)
+    assert 0 < report["max_error_ratio"] <= 1
+    assert all(list(step) == STEP_KEYS for step in report["steps"])
+    assert [step["op"] for step in report["steps"]][:3] == ["gemm", "topk_gating", "fused_moe"]
+    assert sum(step["us"] for step in report["steps"]) == pytest.approx(report["total_us"], rel=0.5)
+
+
+def test_moe_run_table_and_same_seed(tiny, tmp_path):
+    out = answer("moe", "run", "--model", tiny, "--tokens", 3, "--threads", 1, "--output", tmp_path / "a.safetensors")
+    assert out.splitlines()[0].split()[:4] == ["step", "kernel", "family", "us"]
+    assert out.splitlines()[-1].endswith("ok")
+    answer("moe", "run", "--model", tiny, "--tokens", 3, "--threads", 1, "--output", tmp_path / "b.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_moe_run_input(tiny, tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_hidden_states(path, 4, 64)
+    assert json.loads(answer("moe", "run", "--model", tiny, "--input", path, "--json"))["tokens"] == 4
+    assert "--tokens is 5" in refusal("moe", "run", "--model", tiny, "--input", path, "--tokens", 5)
+    write_hidden_states(path, 4, 63)
+    assert "BF16[4, 63]; expected [tokens, 64]" in refusal("moe", "run", "--model", tiny, "--input", path)
+    write_hidden_states(path, 4, 64, "F32")
+    assert "is F32[4, 64]; expected bf16" in refusal("moe", "run", "--model", tiny, "--input", path)
+    path.write_bytes(b"short")
+    assert "is 5 bytes long; expected at least 8" in refusal("moe", "run", "--model", tiny, "--input", path)
+
+
+def test_forced_kernel_is_used(tiny):
+    report = json.loads(answer("moe", "run", "--model", tiny, "--tokens", 2, "--force", "gemm=gemm.reference", "--json"))
+    assert report["steps"][0]["kernel"] == "gemm.reference"
+    assert report["steps"][0]["family"] == "reference"
+
+
+def test_isa_is_used(tiny):
+    report = json.loads(answer("--isa", "portable", "moe", "run", "--model", tiny, "--tokens", 2, "--json"))
+    assert "(portable)" in report["device"]
+    assert all("x86" not in step["kernel"] for step in report["steps"])
+
+
+def test_moe_bench(tiny):
+    lines = answer("moe", "bench", "--model", tiny, "--tokens", "1,4", "--warm", "--budget-ms", 5, "--json").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [list(row) for row in rows] == [BENCH_KEYS] * 2
+    assert [row["case"] for row in rows] == ["model=tiny,tokens=1,quant=none", "model=tiny,tokens=4,quant=none"]
+    assert all(row["us"] > 0 and row["vs"] is None for row in rows)
+
+
+def test_gemm_bench(tmp_path):
+    arguments = ["gemm", "bench", "--m", "1,3", "--n", "64", "--k", "96", "--budget-ms", 2]
+    rows = [json.loads(line) for line in answer(*arguments, "--json", "--vs", "gemm.reference").splitlines()]
+    assert [list(row) for row in rows] == [BENCH_KEYS] * 2
+    assert rows[0]["case"] == "m=1,n=64,k=96,a=bf16,c=bf16"
+    assert rows[0]["vs"] == "gemm.reference" and rows[0]["ratio"] == pytest.approx(rows[0]["vs_us"] / rows[0]["us"])
+    # A case can be pasted into explain, and the default output ends with the mean.
+    assert rows[0]["kernel"] in answer("explain", "gemm", rows[0]["case"])
+    assert answer(*arguments, "--dtype", "i8", "--vs", "gemm.reference").splitlines()[-1].startswith("geometric mean of the ratios over 2 cases")
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text('layer,n,k\n"a, b",32,64\n')
+    assert json.loads(answer("gemm", "bench", "--shapes", shapes, "--m", "2", "--budget-ms", 2, "--json"))["case"].startswith("m=2,n=32,k=64")
+    shapes.write_text("layer,n\nx,32\n")
+    assert "expected a header with the columns n and k" in refusal("gemm", "bench", "--shapes", shapes)
+    shapes.write_text("n,k\n32,x\n")
+    assert "shapes.csv:2" in refusal("gemm", "bench", "--shapes", shapes)
+
+
+def test_explain_and_ops():
+    explained = json.loads(answer("explain", "fused_moe", "tokens=1", "--json"))
+    assert explained["op"] == "fused_moe" and explained["chosen"]
+    assert all(row["supported"] or row["reason"] for row in explained["rows"])
+    ops = json.loads(answer("ops", "--json"))
+    assert all(op["kernels"][-1]["family"] == "reference" for op in ops)
+    page = answer("ops", "--markdown")
+    assert all(kernel["kernel"] in page for op in ops for kernel in op["kernels"])
+    assert "gemm" in answer("ops")
+
+
+def test_doctor():
+    doctor = json.loads(answer("doctor", "--json"))
+    assert doctor["threads"] >= 1 and doctor["amx"]["in_use"] == (doctor["amx"]["reason"] == "")
+    assert "machine profile" in answer("doctor")
+    assert "EITRI_ISA" in answer("doctor", "--settings-markdown")
+
+
+def test_shipped_models_are_found_by_name():
+    err = refusal("moe", "run", "--model", "nonsense")
+    for name in ["qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "deepseek-v2-lite", "gpt-oss-20b", "gpt-oss-120b", "olmoe-1b-7b", "glm-4.7", "kimi-k2"]:
+        assert name in err
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ([], "subcommand"),
+    (["nonsense"], "unknown command 'nonsense'; known: moe, gemm, explain, ops, doctor"),
+    (["moe", "nonsense"], "unknown command 'nonsense'; known: run, bench"),
+    (["moe", "run", "--nonsense"], "--nonsense"),
+    (["moe", "run", "--tokens", "0"], "--tokens"),
+    (["moe", "run", "--quant", "int3"], "int8"),
+    (["moe", "run", "--checkpoint", "/nowhere", "--model", "x"], "--model"),
+    (["moe", "run", "--layer", "1"], "--checkpoint"),
+    (["moe", "bench", "--tokens", "1,x"], "expected positive integers"),
+    (["moe", "bench", "--vs", "nonsense"], "library"),
+    (["gemm", "bench", "--n", "5"], "--k"),
+    (["gemm", "bench", "--dtype", "i4"], "bf16"),
+    (["gemm", "bench", "--vs", "nonsense"], "expected one of library, gemm."),
+    (["explain", "nonsense"], "expected one of gemm"),
+    (["explain", "gemm", "q=1"], "q"),
+    (["explain", "gemm", "m=x"], "m"),
+    (["--force", "gemm", "ops"], "expected OP=KERNEL"),
+    (["--force", "nonsense=x", "ops"], "expected one of gemm"),
+    (["--force", "gemm=x", "ops"], "gemm.reference"),
+    (["--isa", "x", "ops"], "portable"),
+    (["--threads", "0", "ops"], "--threads"),
+])
+def test_bad_arguments(arguments, message):
+    assert message in refusal(*arguments)
