@@ -61,6 +61,8 @@ enum { /* status codes */
 enum { EITRI_ACT_NONE, EITRI_ACT_RELU, EITRI_ACT_SILU, EITRI_ACT_GELU, EITRI_ACT_GELU_TANH, EITRI_ACT_SWIGLU, EITRI_ACT_SITUV2 };
 enum { EITRI_GATE_NONE, EITRI_GATE_SEPARATED, EITRI_GATE_INTERLEAVED };
 enum { EITRI_GATHER_TOKEN, EITRI_GATHER_POSITION };
+enum { EITRI_NORM_PLAIN, EITRI_NORM_PLUS_ONE };
+enum { EITRI_QUANT_NONE, EITRI_QUANT_PER_TENSOR, EITRI_QUANT_PER_TOKEN, EITRI_QUANT_PER_1X32, EITRI_QUANT_PER_1X128, EITRI_QUANT_PER_128X128 };
 enum { EITRI_SCORE_SOFTMAX, EITRI_SCORE_SIGMOID, EITRI_SCORE_SQRT_SOFTPLUS };
 enum { EITRI_WEIGHT_FIRST_STAGE, EITRI_WEIGHT_SECOND_STAGE };
 
@@ -101,6 +103,13 @@ typedef struct {
 
 typedef struct {
   size_t size;
+  const eitri_tensor *x, *weight, *residual, *residual_out, *out, *scale;
+  float eps;
+  int32_t norm_weight, quant;
+} eitri_rmsnorm_args;
+
+typedef struct {
+  size_t size;
   const eitri_tensor *logits, *correction_bias, *weights, *ids;
   int32_t score, renormalize;
   float scale;
@@ -131,6 +140,7 @@ EITRI_API int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream);
 EITRI_API int eitri_grouped_gemm(const eitri_grouped_gemm_args* args, eitri_stream stream);
 EITRI_API int eitri_quantize(const eitri_quantize_args* args, eitri_stream stream);
 EITRI_API int eitri_activation(const eitri_activation_args* args, eitri_stream stream);
+EITRI_API int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream);
 EITRI_API int eitri_topk_gating(const eitri_topk_gating_args* args, eitri_stream stream);
 EITRI_API int eitri_moe_sort(const eitri_moe_sort_args* args, eitri_stream stream);
 EITRI_API int eitri_moe_combine(const eitri_moe_combine_args* args, eitri_stream stream);

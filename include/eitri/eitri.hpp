@@ -16,6 +16,7 @@ EITRI_EXPORT void gemm(const GemmArgs& args);
 EITRI_EXPORT void grouped_gemm(const GroupedGemmArgs& args);
 EITRI_EXPORT void quantize(const QuantizeArgs& args);
 EITRI_EXPORT void activation(const ActivationArgs& args);
+EITRI_EXPORT void rmsnorm(const RmsNormArgs& args);
 EITRI_EXPORT void topk_gating(const TopkGatingArgs& args);
 EITRI_EXPORT void moe_sort(const MoeSortArgs& args);
 EITRI_EXPORT void moe_combine(const MoeCombineArgs& args);

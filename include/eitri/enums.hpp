@@ -54,4 +54,7 @@ enum class GateLayout : uint8_t {
 /// Granularity of quantisation scales, of activations and of weights (peer-compatible names).
 enum class Quant : uint8_t { none, per_tensor, per_token, per_1x32, per_1x128, per_128x128 };
 
+/// What a norm multiplies by: the weight, or 1 + the weight (Gemma).
+enum class NormWeight : uint8_t { plain, plus_one };
+
 }  // namespace eitri

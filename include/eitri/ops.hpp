@@ -67,6 +67,23 @@ struct ActivationArgs {
   int64_t tokens = 0;
 };
 
+/// out[t] = s[t] / sqrt(mean(s[t]^2) + eps) * w, with s = x, or with a residual s = x + residual in fp32, rounded to the dtype of
+/// residual_out and stored there: what is normed is what is kept. w in fp32; nothing else is rounded before out.
+/// With an i8 or f8 out, `quant` says what shares a scale: the row, or 128 columns of it. Rules: base/numeric.h.
+/// An output may be the very same tensor as an input of its dtype (in place), and must else be apart from it. A row with a NaN is
+/// all NaN; one whose sum of squares overflows fp32 is 0, NaN where x is infinite.
+struct RmsNormArgs {
+  View x = {};             // f32, bf16, f16 [tokens, hidden]
+  View weight = {};        // f32 or dtype of x [hidden], optional (absent: 1)
+  View residual = {};      // f32 or dtype of x [tokens, hidden], optional
+  View residual_out = {};  // with residual, of its dtype
+  View out = {};           // f32, bf16, f16, i8, f8e4m3 or f8e4m3fnuz [tokens, hidden]
+  View scale = {};         // f32, with an i8 or f8 out: [tokens], or [tokens, ceil(hidden / 128)] of any strides
+  float eps = 1e-6f;
+  NormWeight norm_weight = NormWeight::plain;
+  Quant quant = Quant::none;  // per_token or per_1x128 with an i8 or f8 out
+};
+
 enum class Score : uint8_t { softmax, sigmoid, sqrt_softplus };
 enum class Renormalize : uint8_t { no, yes };
 /// Router: scores = score(logits); experts are chosen by scores + correction_bias, within the best topk_groups of

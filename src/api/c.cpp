@@ -154,6 +154,17 @@ int eitri_activation(const eitri_activation_args* args, eitri_stream stream) {
   });
 }
 
+int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream) {
+  return guard([&] {
+    const auto c = take(args, "rmsnorm", stream);
+    const Convert view{"rmsnorm"};
+    rmsnorm({.x = view(c.x, "x"), .weight = view(c.weight, "weight"), .residual = view(c.residual, "residual"),
+             .residual_out = view(c.residual_out, "residual_out"), .out = view(c.out, "out"), .scale = view(c.scale, "scale"),
+             .eps = c.eps, .norm_weight = view.choice<NormWeight>(c.norm_weight, 2, "norm_weight"),
+             .quant = view.choice<Quant>(c.quant, 6, "quant")});
+  });
+}
+
 int eitri_topk_gating(const eitri_topk_gating_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "topk_gating", stream);

@@ -18,6 +18,7 @@ template <> struct OpOf<GemmArgs> { using type = Gemm; };
 template <> struct OpOf<GroupedGemmArgs> { using type = GroupedGemm; };
 template <> struct OpOf<QuantizeArgs> { using type = Quantize; };
 template <> struct OpOf<ActivationArgs> { using type = Activation; };
+template <> struct OpOf<RmsNormArgs> { using type = RmsNorm; };
 template <> struct OpOf<TopkGatingArgs> { using type = TopkGating; };
 template <> struct OpOf<MoeSortArgs> { using type = MoeSort; };
 template <> struct OpOf<MoeCombineArgs> { using type = MoeCombine; };
@@ -34,6 +35,7 @@ void gemm(const GemmArgs& args) { run(args); }
 void grouped_gemm(const GroupedGemmArgs& args) { run(args); }
 void quantize(const QuantizeArgs& args) { run(args); }
 void activation(const ActivationArgs& args) { run(args); }
+void rmsnorm(const RmsNormArgs& args) { run(args); }
 void topk_gating(const TopkGatingArgs& args) { run(args); }
 void moe_sort(const MoeSortArgs& args) { run(args); }
 void moe_combine(const MoeCombineArgs& args) { run(args); }
@@ -71,6 +73,7 @@ template class EITRI_EXPORT Plan<GemmArgs>;
 template class EITRI_EXPORT Plan<GroupedGemmArgs>;
 template class EITRI_EXPORT Plan<QuantizeArgs>;
 template class EITRI_EXPORT Plan<ActivationArgs>;
+template class EITRI_EXPORT Plan<RmsNormArgs>;
 template class EITRI_EXPORT Plan<TopkGatingArgs>;
 template class EITRI_EXPORT Plan<MoeSortArgs>;
 template class EITRI_EXPORT Plan<MoeCombineArgs>;

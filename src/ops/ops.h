@@ -13,6 +13,7 @@
 #include "ops/moe_combine/moe_combine.h"
 #include "ops/moe_sort/moe_sort.h"
 #include "ops/quantize/quantize.h"
+#include "ops/rmsnorm/rmsnorm.h"
 #include "ops/topk_gating/topk_gating.h"
 
 namespace eitri {
@@ -23,6 +24,7 @@ template <class F> void for_each_op(F&& f) {
   f.template operator()<GroupedGemm>();
   f.template operator()<Quantize>();
   f.template operator()<Activation>();
+  f.template operator()<RmsNorm>();
   f.template operator()<TopkGating>();
   f.template operator()<MoeSort>();
   f.template operator()<MoeCombine>();
