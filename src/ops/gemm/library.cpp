@@ -168,9 +168,9 @@ void launch(const GemmArgs&, const Gemm::Problem&, const Config&, Launch&) { ref
 
 #endif
 
-// The library's share of the same limits as ours, measured: with AMX 25-40 % of its peak from 64 rows on (2.6.3 and 3.14);
-// with AVX-512 (2.6.3, one thread) 158 of 230 Gflop/s in f32, 87 in bf16 by its dot product instruction, 546 of 895 in
-// i8. Plain weights are copied in every call.
+// The library's share of the same limits as ours. AMX: 25-40 % of the peak from 64 rows on (2.6.3 and 3.14, published CPU
+// comparison). AVX-512: 158 Gflop/s in f32, 87 in bf16, 546 in i8 with 2.6.3, packed weights, in the runs that panel_rows.cpp
+// describes, over the same peaks. The copy of plain weights in every call is an assumption, not a measurement.
 Guess guess(const Gemm::Problem& p, const Device& device) {
   constexpr double kCallUs = 3, kMatrixUs = 2, kSumsPerUs = 1e3;
   const Profile& profile = device.profile;

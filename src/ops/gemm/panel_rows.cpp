@@ -60,9 +60,11 @@ struct Efficiency {
   double of_peak;
   double full_rows;
 };
-// Measured shares (one thread, n = 768, k = 2048, m = 1 to 256, Sapphire Rapids class; AMX: the tile design's study,
-// M >= 256): AVX-512 165 of 230 Gflop/s in f32 and bf16, 125-160 in f16, 715 of 895 in i8; AVX2 80-97 of 115; portable
-// 17-20 of the 25 that its level is taken for. Rows: t(1) / (t(64) / 64) of the same runs.
+// Where the numbers come from. AMX: the tile design's study, M >= 256. The others: best of repeated calls of one thread at
+// n = 768, k = 2048 on a busy two-core AVX-512 machine without AMX, 2026-11-29, so they are rough: AVX-512 165 Gflop/s in f32
+// and bf16, 125 to 160 in f16, 715 in i8; AVX2 80 to 97; portable 17 to 20 (f32, bf16). The shares divide by peaks that
+// were not measured on that machine: 230 (f32) and 895 (i8) for AVX-512 from the published CPU comparison, half of 230 for AVX2.
+// full_rows of AVX2 is t(1) / (t(64) / 64) of those runs; of AVX-512 and portable it is an estimate.
 Efficiency efficiency(Target target, DType dtype) {
   const bool f32 = dtype == DType::f32;
   switch (target) {
