@@ -83,6 +83,7 @@ struct Shape {
   bool a_scale = false, b_scale = false, row_weight = false, bias = false, c_weight = false;
   ActivationParams activation = {};
   int64_t panel_begin = 0, panel_end = -1;
+  bool aligned_c = false;  // rows of c start at cache lines
   int32_t block_m = 0, chunk_k = 0;
   uint32_t seed = 1;
 
@@ -182,7 +183,7 @@ class Checked {
 
     // C: rows apart, scattered; only the columns of the panel range may change.
     const int64_t c_rows = s.scatter ? s.m + 2 : s.m, c_width = bytes_of(s.c_dtype);
-    t.c_stride = s.n * c_width + pad;
+    t.c_stride = s.aligned_c ? (s.n * c_width + 63) / 64 * 64 : s.n * c_width + pad;
     c_row_index.resize(static_cast<size_t>(s.m));
     std::vector<int32_t> order(static_cast<size_t>(c_rows));
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -420,6 +421,27 @@ TEST(PanelKernels, LongK) {
             const std::string wrong = task.run(level.function(dtype));
             ASSERT_EQ(wrong, "") << level.name;
           }
+      }
+}
+
+// An output so large and aligned that kernels may write past the caches.
+TEST(PanelKernels, LargeAlignedOutput) {
+  for (DType dtype : {DType::bf16, DType::i8})
+    for (DType c_dtype : {DType::f32, DType::bf16, DType::f16})
+      for (bool scatter : {false, true}) {
+        Checked task(with_scales({.dtype = dtype,
+                                  .c_dtype = c_dtype,
+                                  .m = 353,
+                                  .n = 3020,
+                                  .k = 33,
+                                  .scatter = scatter,
+                                  .row_weight = scatter,
+                                  .bias = !scatter,
+                                  .aligned_c = true}));
+        for (const Level& level : levels()) {
+          const std::string wrong = task.run(level.function(dtype));
+          ASSERT_EQ(wrong, "") << level.name;
+        }
       }
 }
 
