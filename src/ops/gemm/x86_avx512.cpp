@@ -31,7 +31,7 @@ constexpr int kGroupRows = 12;
 constexpr int64_t kBlockRows = 96;
 constexpr int64_t kBlockBytes = 768 << 10;
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // of sums
-constexpr int64_t kAhead = 4096;                  // bytes of weights between fetch and use; half of it loses a third from L3
+constexpr int64_t kAhead = 4096;                  // bytes of weights between fetch and use
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
