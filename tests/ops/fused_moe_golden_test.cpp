@@ -189,39 +189,98 @@ struct BadCall {
 
 TEST(FusedMoeErrors, name_argument_got_and_wanted) {
   const BadCall calls[] = {
-      {"x is f32[1, 2]; expected bf16, f16 or i8", [](auto& a, auto& t) { a.x = t("x", DType::f32, {1, 2}, {}); }},
+      {"x is f32[1, 2]; expected bf16, f16 or i8",
+       [](auto& a, auto& t) {
+         a.x = t("x", DType::f32, {1, 2}, {});
+       }},
       {"x is bf16[2]; expected rank 2", [](auto& a, auto& t) { a.x = t("x", DType::bf16, {2}, {}); }},
       {"x is none", [](auto& a, auto&) { a.x = {}; }},
-      {"w1 is f16[2, 1, 2]; expected bf16", [](auto& a, auto& t) { a.w1 = t("w1", DType::f16, {2, 1, 2}, {}); }},
-      {"w1 is bf16[2, 3, 2]; expected bf16[2, 1, 2]", [](auto& a, auto& t) { a.w1 = t("w1", DType::bf16, {2, 3, 2}, {}); }},
-      {"w1 is bf16[2, 1, 2]; expected bf16[2, 2, 2]", [](auto& a, auto&) { a.gate = GateLayout::separated, a.activation.kind = ActivationKind::silu; }},
-      {"w2 is bf16[3, 2, 1]; expected bf16[2, 2, 1]", [](auto& a, auto& t) { a.w2 = t("w2", DType::bf16, {3, 2, 1}, {}); }},
-      {"w2 is f16[2, 2, 1]; expected bf16", [](auto& a, auto& t) { a.w2 = t("w2", DType::f16, {2, 2, 1}, {}); }},
+      {"w1 is f16[2, 1, 2]; expected bf16",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f16, {2, 1, 2}, {});
+       }},
+      {"w1 is bf16[2, 3, 2]; expected bf16[2, 1, 2]",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::bf16, {2, 3, 2}, {});
+       }},
+      {"w1 is bf16[2, 1, 2]; expected bf16[2, 2, 2]",
+       [](auto& a, auto&) { a.gate = GateLayout::separated, a.activation.kind = ActivationKind::silu; }},
+      {"w2 is bf16[3, 2, 1]; expected bf16[2, 2, 1]",
+       [](auto& a, auto& t) {
+         a.w2 = t("w2", DType::bf16, {3, 2, 1}, {});
+       }},
+      {"w2 is f16[2, 2, 1]; expected bf16",
+       [](auto& a, auto& t) {
+         a.w2 = t("w2", DType::f16, {2, 2, 1}, {});
+       }},
       {"swiglu", [](auto& a, auto&) { a.activation.kind = ActivationKind::swiglu; }},
       {"situv2", [](auto& a, auto&) { a.activation.kind = ActivationKind::situv2; }},
-      {"gate", [](auto& a, auto& t) { a.gate = GateLayout::separated, a.w1 = t("w1", DType::bf16, {2, 2, 2}, {}); }},
-      {"w1_scale is f32[2, 1]; expected none", [](auto& a, auto& t) { a.w1_scale = t("s", DType::f32, {2, 1}, {}); }},
+      {"gate",
+       [](auto& a, auto& t) {
+         a.gate = GateLayout::separated, a.w1 = t("w1", DType::bf16, {2, 2, 2}, {});
+       }},
+      {"w1_scale is f32[2, 1]; expected none",
+       [](auto& a, auto& t) {
+         a.w1_scale = t("s", DType::f32, {2, 1}, {});
+       }},
       {"x_scale is f32[1]; expected none", [](auto& a, auto& t) { a.x_scale = t("s", DType::f32, {1}, {}); }},
       {"w1_scale is none; expected f32[2, 1]",
-       [](auto& a, auto& t) { a.w1 = t("w1", DType::i8, {2, 1, 2}, {}), a.w2 = t("w2", DType::i8, {2, 2, 1}, {}); }},
-      {"w1 is bf16[2, 1, 2]; expected i8", [](auto& a, auto& t) { a.x = t("x", DType::i8, {1, 2}, {}); }},
-      {"w1 is f8e4m3[2, 1, 2]; expected bf16", [](auto& a, auto& t) { a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}); }},
-      {"bias1 is bf16[2, 1]; expected f32[2, 1]", [](auto& a, auto& t) { a.bias1 = t("b", DType::bf16, {2, 1}, {}); }},
-      {"bias2 is f32[2, 1]; expected f32[2, 2]", [](auto& a, auto& t) { a.bias2 = t("b", DType::f32, {2, 1}, {}); }},
-      {"topk_ids is i64[1, 2]; expected i32", [](auto& a, auto& t) { a.topk_ids = t("ids", DType::i64, {1, 2}, {}); }},
-      {"topk_ids is i32[2, 2]; expected i32[1, any]", [](auto& a, auto& t) { a.topk_ids = t("ids", DType::i32, {2, 2}, {}); }},
-      {"topk_weights is f32[1, 1]; expected f32[1, 2]", [](auto& a, auto& t) { a.topk_weights = t("w", DType::f32, {1, 1}, {}); }},
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::i8, {2, 1, 2}, {}), a.w2 = t("w2", DType::i8, {2, 2, 1}, {});
+       }},
+      {"w1 is bf16[2, 1, 2]; expected i8",
+       [](auto& a, auto& t) {
+         a.x = t("x", DType::i8, {1, 2}, {});
+       }},
+      {"w1 is f8e4m3[2, 1, 2]; expected bf16",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {});
+       }},
+      {"bias1 is bf16[2, 1]; expected f32[2, 1]",
+       [](auto& a, auto& t) {
+         a.bias1 = t("b", DType::bf16, {2, 1}, {});
+       }},
+      {"bias2 is f32[2, 1]; expected f32[2, 2]",
+       [](auto& a, auto& t) {
+         a.bias2 = t("b", DType::f32, {2, 1}, {});
+       }},
+      {"topk_ids is i64[1, 2]; expected i32",
+       [](auto& a, auto& t) {
+         a.topk_ids = t("ids", DType::i64, {1, 2}, {});
+       }},
+      {"topk_ids is i32[2, 2]; expected i32[1, any]",
+       [](auto& a, auto& t) {
+         a.topk_ids = t("ids", DType::i32, {2, 2}, {});
+       }},
+      {"topk_weights is f32[1, 1]; expected f32[1, 2]",
+       [](auto& a, auto& t) {
+         a.topk_weights = t("w", DType::f32, {1, 1}, {});
+       }},
       {"topk_ids is i32[1, 3]; expected at most 2 slots",
-       [](auto& a, auto& t) { a.topk_ids = t("ids", DType::i32, {1, 3}, {}), a.topk_weights = t("w", DType::f32, {1, 3}, {}); }},
-      {"expert_mask is i32[3] with 1 experts on; expected 2", [](auto& a, auto& t) { a.expert_mask = t("m", DType::i32, {3}, {0, 1, 0}); }},
+       [](auto& a, auto& t) {
+         a.topk_ids = t("ids", DType::i32, {1, 3}, {}), a.topk_weights = t("w", DType::f32, {1, 3}, {});
+       }},
+      {"expert_mask is i32[3] with 1 experts on; expected 2",
+       [](auto& a, auto& t) {
+         a.expert_mask = t("m", DType::i32, {3}, {0, 1, 0});
+       }},
       {"num_local_tokens is i32[2]", [](auto& a, auto& t) { a.num_local_tokens = t("n", DType::i32, {2}, {}); }},
-      {"shared_w1 is bf16[1, 2] and shared_w2 is none", [](auto& a, auto& t) { a.shared_w1 = t("s", DType::bf16, {1, 2}, {}); }},
+      {"shared_w1 is bf16[1, 2] and shared_w2 is none",
+       [](auto& a, auto& t) {
+         a.shared_w1 = t("s", DType::bf16, {1, 2}, {});
+       }},
       {"shared_w1 is bf16[3, 2]; expected bf16[1, 2]",
-       [](auto& a, auto& t) { a.shared_w1 = t("s", DType::bf16, {3, 2}, {}), a.shared_w2 = t("s2", DType::bf16, {2, 1}, {}); }},
+       [](auto& a, auto& t) {
+         a.shared_w1 = t("s", DType::bf16, {3, 2}, {}), a.shared_w2 = t("s2", DType::bf16, {2, 1}, {});
+       }},
       {"shared_w1_scale is f32[1]; expected none", [](auto& a, auto& t) { a.shared_w1_scale = t("s", DType::f32, {1}, {}); }},
-      {"out is i8[1, 2]; expected f32, bf16 or f16 [1, 2]", [](auto& a, auto& t) { a.out = t("out", DType::i8, {1, 2}, {}); }},
+      {"out is i8[1, 2]; expected f32, bf16 or f16 [1, 2]",
+       [](auto& a, auto& t) {
+         a.out = t("out", DType::i8, {1, 2}, {});
+       }},
       {"out is bf16[1, 2], which shares memory with x", [](auto& a, auto&) { a.out = a.x; }},
-      {"w1 is packed with gate layout separated; expected none", [](auto& a, auto& t) {
+      {"w1 is packed with gate layout separated; expected none",
+       [](auto& a, auto& t) {
          const PackArgs pack{.weights = t("plain", DType::bf16, {2, 2, 2}, {}), .gate = GateLayout::separated};
          a.w1 = pack_weights(pack, t.maker.raw("packed", packed_bytes(pack)));
          a.w2 = t("w2", DType::bf16, {2, 2, 2}, {});

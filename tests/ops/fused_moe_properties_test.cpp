@@ -20,8 +20,8 @@ namespace {
 using harness::with_every_kernel;
 
 FusedMoe::Problem layer(int64_t tokens, DType w) {
-  FusedMoe::Problem p{.tokens = tokens, .hidden = 160, .inter = 72, .local_experts = 12, .experts = 12, .top_k = 4, .w = w,
-                      .out = DType::f32};
+  FusedMoe::Problem p{
+      .tokens = tokens, .hidden = 160, .inter = 72, .local_experts = 12, .experts = 12, .top_k = 4, .w = w, .out = DType::f32};
   if (w == DType::i8) p.a_quant = p.w_quant = Quant::per_token;
   return p;
 }
@@ -63,8 +63,7 @@ TEST_P(FusedMoeProperties, permuting_tokens_permutes_results) {
     fused_moe(args);
     fused_moe(permuted);
     for (int64_t t = 0; t < kTokens; ++t)
-      ASSERT_EQ(std::memcmp(row(args.out, t), row(permuted.out, moved(t)), static_cast<size_t>(args.out.shape[1]) * 4), 0)
-          << "token " << t;
+      ASSERT_EQ(std::memcmp(row(args.out, t), row(permuted.out, moved(t)), static_cast<size_t>(args.out.shape[1]) * 4), 0) << "token " << t;
   });
 }
 
@@ -171,8 +170,7 @@ TEST_P(FusedMoeProperties, explain_names_the_children_that_run) {
       for (const Step& step : trace.steps())
         if (step.depth == 1) ran.push_back(str(step.op, ": ", step.problem));
     }
-    for (const Explanation& child : explain<FusedMoe>(p, cpu_device()).children)
-      named.push_back(str(child.op, ": ", child.problem));
+    for (const Explanation& child : explain<FusedMoe>(p, cpu_device()).children) named.push_back(str(child.op, ": ", child.problem));
     EXPECT_EQ(ran, named);
   });
 }

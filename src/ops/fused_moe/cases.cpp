@@ -17,12 +17,29 @@ constexpr int64_t kBenchBytes = int64_t{20} << 30;
 class TestCases {
  public:
   template <class Change> void add(const char* note, Change&& change) {
-    Problem p{.tokens = 7, .hidden = 64, .inter = 48, .local_experts = 6, .experts = 6, .top_k = 2, .x = DType::bf16,
-              .w = DType::bf16, .out = DType::bf16, .a_quant = Quant::none, .w_quant = Quant::none,
-              .w1_format = WeightFormat::panel32, .w2_format = WeightFormat::panel32, .activation = ActivationKind::silu,
-              .gate = GateLayout::separated, .weight_stage = WeightStage::second, .bias1 = false, .bias2 = false,
-              .expert_mask = false, .local_tokens = false, .shared_inter = 0,
-              .shared_w1_format = WeightFormat::panel32, .shared_w2_format = WeightFormat::panel32};
+    Problem p{.tokens = 7,
+              .hidden = 64,
+              .inter = 48,
+              .local_experts = 6,
+              .experts = 6,
+              .top_k = 2,
+              .x = DType::bf16,
+              .w = DType::bf16,
+              .out = DType::bf16,
+              .a_quant = Quant::none,
+              .w_quant = Quant::none,
+              .w1_format = WeightFormat::panel32,
+              .w2_format = WeightFormat::panel32,
+              .activation = ActivationKind::silu,
+              .gate = GateLayout::separated,
+              .weight_stage = WeightStage::second,
+              .bias1 = false,
+              .bias2 = false,
+              .expert_mask = false,
+              .local_tokens = false,
+              .shared_inter = 0,
+              .shared_w1_format = WeightFormat::panel32,
+              .shared_w2_format = WeightFormat::panel32};
     change(p);
     if (p.w == DType::i8) p.a_quant = p.w_quant = Quant::per_token;
     if (!p.expert_mask) p.experts = p.local_experts;
@@ -46,8 +63,8 @@ std::vector<Case<Problem>> test_cases() {
     DType x, w, out;
   };
   constexpr Types kTypes[] = {{DType::bf16, DType::bf16, DType::bf16}, {DType::f16, DType::f16, DType::f16},
-                              {DType::bf16, DType::bf16, DType::f32}, {DType::bf16, DType::i8, DType::bf16},
-                              {DType::f16, DType::i8, DType::f16},    {DType::i8, DType::i8, DType::bf16}};
+                              {DType::bf16, DType::bf16, DType::f32},  {DType::bf16, DType::i8, DType::bf16},
+                              {DType::f16, DType::i8, DType::f16},     {DType::i8, DType::i8, DType::bf16}};
   for (const Types& types : kTypes)
     for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
       add("types and formats", [&](Problem& p) {
@@ -56,35 +73,31 @@ std::vector<Case<Problem>> test_cases() {
         set_format(p, format);
       });
   for (const DType w : {DType::bf16, DType::i8}) {
-    for (const ActivationKind kind : {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh,
-                                      ActivationKind::swiglu, ActivationKind::situv2})
+    for (const ActivationKind kind :
+         {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
       for (const GateLayout gate : {GateLayout::separated, GateLayout::interleaved})
         add("gated activations", [&](Problem& p) { p.w = w, p.activation = kind, p.gate = gate, p.bias1 = p.bias2 = true; });
-    for (const ActivationKind kind : {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu,
-                                      ActivationKind::gelu_tanh})
+    for (const ActivationKind kind :
+         {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
       add("activations without a gate", [&](Problem& p) { p.w = w, p.activation = kind, p.gate = GateLayout::none, p.bias1 = true; });
-    add("Llama 4: weight before the activation", [&](Problem& p) {
-      p.w = w, p.weight_stage = WeightStage::first, p.top_k = 1, p.bias1 = true, p.shared_inter = 40;
-    });
+    add("Llama 4: weight before the activation",
+        [&](Problem& p) { p.w = w, p.weight_stage = WeightStage::first, p.top_k = 1, p.bias1 = true, p.shared_inter = 40; });
     add("B18 expert parallel", [&](Problem& p) { p.w = w, p.expert_mask = true, p.experts = 13, p.top_k = 4; });
     add("padded batch", [&](Problem& p) { p.w = w, p.local_tokens = true, p.tokens = 16, p.shared_inter = 32; });
     add("all options", [&](Problem& p) {
       p.w = w, p.local_tokens = p.expert_mask = p.bias1 = p.bias2 = true, p.tokens = 33, p.experts = 11, p.top_k = 5;
       p.shared_inter = 67, p.gate = GateLayout::interleaved, p.activation = ActivationKind::swiglu;
     });
-    for (const int64_t tokens : {1, 2, 16, 33, 64, 130})
-      add("tokens", [&](Problem& p) { p.w = w, p.tokens = tokens, p.top_k = 3; });
-    for (const int64_t top_k : {1, 4, 8})
-      add("slots", [&](Problem& p) { p.w = w, p.top_k = top_k, p.local_experts = 9; });
-    for (const int64_t hidden : {1, 3, 31, 65, 127, 129})
-      add("odd hidden", [&](Problem& p) { p.w = w, p.hidden = hidden, p.tokens = 3; });
-    for (const int64_t inter : {1, 2, 17, 37, 101})
-      add("odd inter", [&](Problem& p) { p.w = w, p.inter = inter, p.tokens = 3; });
+    for (const int64_t tokens : {1, 2, 16, 33, 64, 130}) add("tokens", [&](Problem& p) { p.w = w, p.tokens = tokens, p.top_k = 3; });
+    for (const int64_t top_k : {1, 4, 8}) add("slots", [&](Problem& p) { p.w = w, p.top_k = top_k, p.local_experts = 9; });
+    for (const int64_t hidden : {1, 3, 31, 65, 127, 129}) add("odd hidden", [&](Problem& p) { p.w = w, p.hidden = hidden, p.tokens = 3; });
+    for (const int64_t inter : {1, 2, 17, 37, 101}) add("odd inter", [&](Problem& p) { p.w = w, p.inter = inter, p.tokens = 3; });
     add("B14 inter of 704", [&](Problem& p) {
       p.w = w, p.inter = 704, p.activation = ActivationKind::gelu_tanh, p.tokens = 5, p.local_experts = 3;
       set_format(p, WeightFormat::strided);
     });
-    add("B24 one token of many experts", [&](Problem& p) { p.w = w, p.tokens = 1, p.local_experts = 256, p.hidden = 32, p.inter = 32, p.top_k = 8; });
+    add("B24 one token of many experts",
+        [&](Problem& p) { p.w = w, p.tokens = 1, p.local_experts = 256, p.hidden = 32, p.inter = 32, p.top_k = 8; });
   }
   add("B17 more slots than usual, few experts", [](Problem& p) { p.local_experts = 4, p.top_k = 3, p.tokens = 3; });
   add("more tokens than the decode rows take", [](Problem& p) { p.tokens = 259, p.local_experts = 4, p.hidden = 48, p.inter = 32; });
@@ -123,10 +136,22 @@ std::vector<Case<Problem>> bench_cases() {
     for (const DType w : {DType::bf16, DType::i8})
       for (const int64_t tokens : {1, 16, 64, 256, 1024}) {
         const bool llama4 = m.top_k == 1;
-        Problem p{.tokens = tokens, .hidden = m.hidden, .inter = m.inter, .local_experts = m.experts, .experts = m.experts,
-                  .top_k = m.top_k, .x = DType::bf16, .w = w, .out = DType::bf16, .a_quant = Quant::none,
-                  .w_quant = Quant::none, .activation = m.activation, .gate = m.gate,
-                  .weight_stage = llama4 ? WeightStage::first : WeightStage::second, .bias1 = m.biases, .bias2 = m.biases,
+        Problem p{.tokens = tokens,
+                  .hidden = m.hidden,
+                  .inter = m.inter,
+                  .local_experts = m.experts,
+                  .experts = m.experts,
+                  .top_k = m.top_k,
+                  .x = DType::bf16,
+                  .w = w,
+                  .out = DType::bf16,
+                  .a_quant = Quant::none,
+                  .w_quant = Quant::none,
+                  .activation = m.activation,
+                  .gate = m.gate,
+                  .weight_stage = llama4 ? WeightStage::first : WeightStage::second,
+                  .bias1 = m.biases,
+                  .bias2 = m.biases,
                   .shared_inter = m.shared_inter};
         if (w == DType::i8) p.a_quant = p.w_quant = Quant::per_token;
         if (p.weight_bytes(static_cast<double>(m.experts)) <= static_cast<double>(kBenchBytes)) out.push_back({p, m.name});

@@ -43,16 +43,16 @@ struct Touched {
 
 /// The call's memory. Sizes depend on the problem alone.
 struct Buffers {
-  Touched* touched = nullptr;     // [min(pairs, local_experts)]
-  int32_t* local = nullptr;       // [experts]: local id, or -1
-  int32_t* next = nullptr;        // [local_experts]: where an expert's next pair goes
-  int32_t* pair_token = nullptr;  // [pairs]
-  float* pair_weight = nullptr;   // [pairs]
-  View x_codes, x_scale;          // i8 weights and a float x
-  View h, h_codes, h_scale;       // [pairs, inter]
+  Touched* touched = nullptr;                     // [min(pairs, local_experts)]
+  int32_t* local = nullptr;                       // [experts]: local id, or -1
+  int32_t* next = nullptr;                        // [local_experts]: where an expert's next pair goes
+  int32_t* pair_token = nullptr;                  // [pairs]
+  float* pair_weight = nullptr;                   // [pairs]
+  View x_codes, x_scale;                          // i8 weights and a float x
+  View h, h_codes, h_scale;                       // [pairs, inter]
   View shared_h, shared_h_codes, shared_h_scale;  // [tokens, shared_inter]
-  std::byte* scratch = nullptr;   // of each thread
-  size_t bytes = 0;               // without scratch
+  std::byte* scratch = nullptr;                   // of each thread
+  size_t bytes = 0;                               // without scratch
 };
 
 Buffers carve(const Problem& p, std::byte* base) {
@@ -101,8 +101,7 @@ size_t scratch_bytes(const Problem& p) {
     return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided);
   };
   int64_t most = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
-  if (p.shared_inter > 0)
-    most = std::max({most, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
+  if (p.shared_inter > 0) most = std::max({most, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
   return block_bytes(p) + align64(static_cast<size_t>(most));
 }
 
@@ -157,8 +156,10 @@ void store_block(const View& out, const float* block, int64_t stride, int64_t be
       std::memcpy(to, from, static_cast<size_t>(n) * 4);
     } else {
       auto* codes = reinterpret_cast<uint16_t*>(to);
-      if (out.dtype == DType::bf16) for (int64_t j = 0; j < n; ++j) codes[j] = encode_bf16(from[j]);
-      else for (int64_t j = 0; j < n; ++j) codes[j] = encode_f16(from[j]);
+      if (out.dtype == DType::bf16)
+        for (int64_t j = 0; j < n; ++j) codes[j] = encode_bf16(from[j]);
+      else
+        for (int64_t j = 0; j < n; ++j) codes[j] = encode_f16(from[j]);
     }
   }
 }
@@ -203,8 +204,7 @@ class Decode {
   Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, Launch& launch)
       : args_(args), p_(p), kernel_(kernel), launch_(launch), b_(carve(p, launch.workspace)), scratch_(scratch_bytes(p)) {
     tokens_ = p.tokens;
-    if (p.local_tokens)
-      tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
+    if (p.local_tokens) tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
     touched_ = list_pairs(args, p, tokens_, b_);
     pairs_ = touched_ == 0 ? 0 : b_.touched[touched_ - 1].first + b_.touched[touched_ - 1].count;
     const double bytes = p.weight_bytes(static_cast<double>(touched_));
@@ -381,12 +381,13 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
 }
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
-  constexpr double kTeamUs = 2, kTaskUs = 0.1, kPackBytesPerUs = 12e3;
+  constexpr double kTeamUs = 2, kTaskUs = 0.05, kPackBytesPerUs = 25e3;
   const Cost cost = FusedMoe::cost(p);
   const double threads = workspace_threads(device), element = bits(p.w) / 8.0, pairs = static_cast<double>(p.pairs());
   // Every chunk packs its rows again; every expert's share of out is added in f32.
   const double experts = std::max(1.0, p.expected_experts());
-  const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)), w2_panels = static_cast<double>(panel_count(p.hidden, GateLayout::none));
+  const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)),
+             w2_panels = static_cast<double>(panel_count(p.hidden, GateLayout::none));
   const double w1_chunks = std::clamp(threads * 16 / experts, w1_panels / static_cast<double>(kMaxChunk1), w1_panels);
   const double w2_chunks = std::clamp(threads * 8, w2_panels / static_cast<double>(max_chunk_2(p.tokens)), w2_panels);
   const double packed = pairs * element * (w1_chunks * static_cast<double>(p.hidden) + w2_chunks * static_cast<double>(p.inter));
@@ -415,9 +416,9 @@ void decode_children(const Problem& p, const Config&, ChildSink& sink) {
   if (p.shared_inter > 0) add(p.tokens, p.shared_inter, DType::f32);
 }
 
-#define EITRI_DECODE_ROW(target)                                                      \
-  template Support decode_supports<target>(const FusedMoe::Problem&, const Device&);  \
-  template Guess decode_guess<target>(const FusedMoe::Problem&, const Device&);       \
+#define EITRI_DECODE_ROW(target)                                                     \
+  template Support decode_supports<target>(const FusedMoe::Problem&, const Device&); \
+  template Guess decode_guess<target>(const FusedMoe::Problem&, const Device&);      \
   template void decode_launch<target>(const FusedMoeArgs&, const FusedMoe::Problem&, const Config&, Launch&);
 #if EITRI_X86
 EITRI_DECODE_ROW(Target::x86_amx)

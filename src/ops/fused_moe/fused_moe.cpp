@@ -19,7 +19,7 @@ constexpr std::array kStageNames = {"first", "second"};
 constexpr int64_t kMaxTokens = 0xffffff, kMaxTopK = 127;  // moe_sort packs token and slot into 24 and 7 bits
 
 /// A weight of rank 2 or 3 with these extents, of the layer's weight dtype, unit inner stride, packed for `gate`.
-void check_weight(const View& w, const char* arg, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate) {
+WeightFormat check_weight(const View& w, const char* arg, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate) {
   check_view(w, kOp, arg, static_cast<int>(shape.size()));
   View wanted(nullptr, dtype, shape);
   bool same = w.dtype == dtype;
@@ -29,10 +29,12 @@ void check_weight(const View& w, const char* arg, DType dtype, std::initializer_
     require(has_unit_inner_stride(w), kOp, ": ", arg, " is ", w, "; expected inner stride 1");
     const int r = w.rank - 2;
     require(w.shape[r] <= 1 || w.shape[r + 1] == 0 || w.stride[r] > 0, kOp, ": ", arg, " is ", w, "; expected row stride > 0");
-    return;
+    return WeightFormat::strided;
   }
-  const auto packed_gate = static_cast<GateLayout>(packed_header(w, kOp, arg).gate);
+  const PackedHeader& header = packed_header(w, kOp, arg);
+  const auto packed_gate = static_cast<GateLayout>(header.gate);
   require(packed_gate == gate, kOp, ": ", arg, " is packed with gate layout ", packed_gate, "; expected ", gate);
+  return header.format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
 }
 
 void check_vector(const View& v, const char* arg, std::initializer_list<int64_t> shape) {
@@ -52,11 +54,10 @@ void check_scale(const View& scale, const char* arg, const char* weight, DType d
 void check_types(const FusedMoeArgs& args) {
   const DType x = args.x.dtype, w = args.w1.dtype;
   require(x == DType::bf16 || x == DType::f16 || x == DType::i8, kOp, ": x is ", args.x, "; expected bf16, f16 or i8");
-  require(w == DType::i8 || (w == x && x != DType::i8), kOp, ": w1 is ", args.w1, "; expected ",
-          x == DType::i8 ? "" : to_string(x), x == DType::i8 ? "" : " (dtype of x) or ",
-          "i8 (supported quantisations: none; i8 per token x i8 per output channel)");
-  require(args.weight_stage <= WeightStage::second, kOp, ": weight_stage is number ",
-          static_cast<int>(args.weight_stage), "; expected first or second");
+  require(w == DType::i8 || (w == x && x != DType::i8), kOp, ": w1 is ", args.w1, "; expected ", x == DType::i8 ? "" : to_string(x),
+          x == DType::i8 ? "" : " (dtype of x) or ", "i8 (supported quantisations: none; i8 per token x i8 per output channel)");
+  require(args.weight_stage <= WeightStage::second, kOp, ": weight_stage is number ", static_cast<int>(args.weight_stage),
+          "; expected first or second");
   require(args.gate <= GateLayout::interleaved, kOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
 }
@@ -74,50 +75,54 @@ void check_routing(const FusedMoeArgs& args, int64_t local_experts) {
     const auto* mask = static_cast<const int32_t*>(args.expert_mask.data);
     int64_t ones = 0;
     for (int64_t e = 0; e < experts; ++e) ones += mask[e] != 0;
-    require(ones == local_experts, kOp, ": expert_mask is ", args.expert_mask, " with ", ones, " experts on; expected ",
-            local_experts, " (experts of w1)");
+    require(ones == local_experts, kOp, ": expert_mask is ", args.expert_mask, " with ", ones, " experts on; expected ", local_experts,
+            " (experts of w1)");
   }
-  require(top_k <= std::min(kMaxTopK, std::max<int64_t>(experts, 1)), kOp, ": topk_ids is ", args.topk_ids,
-          "; expected at most ", std::min(kMaxTopK, std::max<int64_t>(experts, 1)), " slots (experts: ", experts, ")");
-  if (args.num_local_tokens.given())
-    check_tensor(args.num_local_tokens, kOp, "num_local_tokens", Access::read, DType::i32, {1});
+  require(top_k <= std::min(kMaxTopK, std::max<int64_t>(experts, 1)), kOp, ": topk_ids is ", args.topk_ids, "; expected at most ",
+          std::min(kMaxTopK, std::max<int64_t>(experts, 1)), " slots (experts: ", experts, ")");
+  if (args.num_local_tokens.given()) check_tensor(args.num_local_tokens, kOp, "num_local_tokens", Access::read, DType::i32, {1});
 }
 
-/// Returns the shared expert's inter, 0 without one.
-int64_t check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated) {
+struct Shared {
+  int64_t inter = 0;  // 0: no shared expert
+  WeightFormat w1_format = WeightFormat::panel32, w2_format = WeightFormat::panel32;
+};
+Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated) {
   const View &w1 = args.shared_w1, &w2 = args.shared_w2;
   require(w1.given() == w2.given(), kOp, ": shared_w1 is ", w1, " and shared_w2 is ", w2, "; expected both or none");
   if (!w1.given()) {
     require(!args.shared_w1_scale.given(), kOp, ": shared_w1_scale is ", args.shared_w1_scale, "; expected none (no shared_w1)");
     require(!args.shared_w2_scale.given(), kOp, ": shared_w2_scale is ", args.shared_w2_scale, "; expected none (no shared_w2)");
-    return 0;
+    return {};
   }
   require(w2.rank == 2, kOp, ": shared_w2 is ", w2, "; expected [hidden, shared_inter]");
   const int64_t inter = w2.shape[1], w1_rows = gated ? 2 * inter : inter;
-  check_weight(w1, "shared_w1", args.w1.dtype, {w1_rows, hidden}, args.gate);
-  check_weight(w2, "shared_w2", args.w1.dtype, {hidden, inter}, GateLayout::none);
+  const WeightFormat w1_format = check_weight(w1, "shared_w1", args.w1.dtype, {w1_rows, hidden}, args.gate);
+  const WeightFormat w2_format = check_weight(w2, "shared_w2", args.w1.dtype, {hidden, inter}, GateLayout::none);
   check_scale(args.shared_w1_scale, "shared_w1_scale", "shared_w1", args.w1.dtype, {w1_rows});
   check_scale(args.shared_w2_scale, "shared_w2_scale", "shared_w2", args.w1.dtype, {hidden});
   require(args.w1.dtype != DType::i8 || inter <= kMaxI8K, kOp, ": shared_w2 is ", w2, "; expected at most ", kMaxI8K,
           " columns (i8 sums stay within 32 bits)");
-  return inter;
+  return {inter, w1_format, w2_format};
 }
 
 void check_aliases(const FusedMoeArgs& args) {
-  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{
-           {args.x, "x"}, {args.topk_weights, "topk_weights"},
-           {args.topk_ids, "topk_ids"}, {args.w1_scale, "w1_scale"}, {args.w2_scale, "w2_scale"},
-           {args.x_scale, "x_scale"}, {args.bias1, "bias1"}, {args.bias2, "bias2"}, {args.expert_mask, "expert_mask"},
-           {args.num_local_tokens, "num_local_tokens"},
-           {args.shared_w1_scale, "shared_w1_scale"}, {args.shared_w2_scale, "shared_w2_scale"}})
+  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{{args.x, "x"},
+                                                                                             {args.topk_weights, "topk_weights"},
+                                                                                             {args.topk_ids, "topk_ids"},
+                                                                                             {args.w1_scale, "w1_scale"},
+                                                                                             {args.w2_scale, "w2_scale"},
+                                                                                             {args.x_scale, "x_scale"},
+                                                                                             {args.bias1, "bias1"},
+                                                                                             {args.bias2, "bias2"},
+                                                                                             {args.expert_mask, "expert_mask"},
+                                                                                             {args.num_local_tokens, "num_local_tokens"},
+                                                                                             {args.shared_w1_scale, "shared_w1_scale"},
+                                                                                             {args.shared_w2_scale, "shared_w2_scale"}})
     if (view.given()) check_apart(args.out, "out", view, name, kOp);
   for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{
            {args.w1, "w1"}, {args.w2, "w2"}, {args.shared_w1, "shared_w1"}, {args.shared_w2, "shared_w2"}})
     if (view.given()) check_apart(args.out, "out", weight_memory(view), name, kOp);
-}
-
-WeightFormat format_of(const View& w, const char* arg) {
-  return w.given() ? weight_format(w, kOp, arg) : WeightFormat::panel32;
 }
 
 }  // namespace
@@ -126,8 +131,7 @@ std::span<const char* const> enum_names(WeightStage) { return kStageNames; }
 
 FusedMoe::Problem FusedMoe::check(const Args& args) {
   check_view(args.x, kOp, "x", 2);
-  require(args.x.layout == Layout::strided && has_unit_inner_stride(args.x), kOp, ": x is ", args.x,
-          "; expected rows with inner stride 1");
+  require(args.x.layout == Layout::strided && has_unit_inner_stride(args.x), kOp, ": x is ", args.x, "; expected rows with inner stride 1");
   check_view(args.w1, kOp, "w1", 3);
   check_view(args.w2, kOp, "w2", 3);
   check_types(args);
@@ -138,35 +142,47 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
   const int64_t tokens = args.x.shape[0], hidden = args.x.shape[1];
   const int64_t experts = args.w1.shape[0], inter = args.w2.shape[2], w1_rows = gated ? 2 * inter : inter;
   require(experts <= INT32_MAX, kOp, ": w1 is ", args.w1, "; expected at most 2^31 - 1 experts");
-  require(w != DType::i8 || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2,
-          "; expected at most ", kMaxI8K, " columns (i8 sums stay within 32 bits)");
-  check_weight(args.w1, "w1", w, {experts, w1_rows, hidden}, args.gate);
-  check_weight(args.w2, "w2", w, {experts, hidden, inter}, GateLayout::none);
+  require(w != DType::i8 || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2, "; expected at most ",
+          kMaxI8K, " columns (i8 sums stay within 32 bits)");
+  const WeightFormat w1_format = check_weight(args.w1, "w1", w, {experts, w1_rows, hidden}, args.gate);
+  const WeightFormat w2_format = check_weight(args.w2, "w2", w, {experts, hidden, inter}, GateLayout::none);
   check_scale(args.w1_scale, "w1_scale", "w1", w, {experts, w1_rows});
   check_scale(args.w2_scale, "w2_scale", "w2", w, {experts, hidden});
   check_scale(args.x_scale, "x_scale", "x", args.x.dtype, {tokens});
   check_vector(args.bias1, "bias1", {experts, w1_rows});
   check_vector(args.bias2, "bias2", {experts, hidden});
   check_routing(args, experts);
-  const int64_t shared_inter = check_shared(args, hidden, gated);
+  const Shared shared = check_shared(args, hidden, gated);
   check_tensor(args.out, kOp, "out", Access::write, DType::none, {tokens, hidden});
   check_aliases(args);
 
   const Quant quant = w == DType::i8 ? Quant::per_token : Quant::none;
-  return {.tokens = tokens, .hidden = hidden, .inter = inter, .local_experts = experts,
-          .experts = args.expert_mask.given() ? args.expert_mask.shape[0] : experts, .top_k = args.topk_ids.shape[1],
-          .x = args.x.dtype, .w = w, .out = args.out.dtype, .a_quant = quant, .w_quant = quant,
-          .w1_format = format_of(args.w1, "w1"), .w2_format = format_of(args.w2, "w2"),
-          .activation = args.activation.kind, .gate = args.gate, .weight_stage = args.weight_stage,
-          .bias1 = args.bias1.given(), .bias2 = args.bias2.given(), .expert_mask = args.expert_mask.given(),
-          .local_tokens = args.num_local_tokens.given(), .shared_inter = shared_inter,
-          .shared_w1_format = format_of(args.shared_w1, "shared_w1"),
-          .shared_w2_format = format_of(args.shared_w2, "shared_w2")};
+  return {.tokens = tokens,
+          .hidden = hidden,
+          .inter = inter,
+          .local_experts = experts,
+          .experts = args.expert_mask.given() ? args.expert_mask.shape[0] : experts,
+          .top_k = args.topk_ids.shape[1],
+          .x = args.x.dtype,
+          .w = w,
+          .out = args.out.dtype,
+          .a_quant = quant,
+          .w_quant = quant,
+          .w1_format = w1_format,
+          .w2_format = w2_format,
+          .activation = args.activation.kind,
+          .gate = args.gate,
+          .weight_stage = args.weight_stage,
+          .bias1 = args.bias1.given(),
+          .bias2 = args.bias2.given(),
+          .expert_mask = args.expert_mask.given(),
+          .local_tokens = args.num_local_tokens.given(),
+          .shared_inter = shared.inter,
+          .shared_w1_format = shared.w1_format,
+          .shared_w2_format = shared.w2_format};
 }
 
-bool FusedMoe::empty(const Problem& p) {
-  return p.tokens == 0 || p.hidden == 0 || p.inter == 0 || p.local_experts == 0 || p.top_k == 0;
-}
+bool FusedMoe::empty(const Problem& p) { return p.tokens == 0 || p.hidden == 0 || p.inter == 0 || p.local_experts == 0 || p.top_k == 0; }
 
 std::vector<Output> FusedMoe::outputs(const Args& args) { return {{"out", args.out}}; }
 
@@ -184,24 +200,25 @@ double FusedMoe::Problem::weight_bytes(double touched) const {
 
 Cost FusedMoe::cost(const Problem& p) {
   const auto tokens = static_cast<double>(p.tokens), hidden = static_cast<double>(p.hidden);
-  const double local = static_cast<double>(p.pairs()) * static_cast<double>(p.local_experts) /
-                       static_cast<double>(std::max<int64_t>(1, p.experts));
-  const double columns = local * static_cast<double>(p.w1_rows(p.inter) + p.inter) +
-                         tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
+  const double local =
+      static_cast<double>(p.pairs()) * static_cast<double>(p.local_experts) / static_cast<double>(std::max<int64_t>(1, p.experts));
+  const double columns =
+      local * static_cast<double>(p.w1_rows(p.inter) + p.inter) + tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
   return {.flops = 2 * columns * hidden,
-          .bytes = p.weight_bytes(p.expected_experts()) + tokens * hidden * (bits(p.x) + bits(p.out)) / 8, .math = p.w};
+          .bytes = p.weight_bytes(p.expected_experts()) + tokens * hidden * (bits(p.x) + bits(p.out)) / 8,
+          .math = p.w};
 }
 
 std::span<const Kernel<FusedMoe>> FusedMoe::kernels() {
   static constexpr std::array kKernels = {
 #if EITRI_X86
-      decode_row<Target::x86_amx>("fused_moe.x86_amx.decode"),
-      decode_row<Target::x86_avx512>("fused_moe.x86_avx512.decode"),
-      decode_row<Target::x86_avx2>("fused_moe.x86_avx2.decode"),
+    decode_row<Target::x86_amx>("fused_moe.x86_amx.decode"),
+    decode_row<Target::x86_avx512>("fused_moe.x86_avx512.decode"),
+    decode_row<Target::x86_avx2>("fused_moe.x86_avx2.decode"),
 #endif
-      decode_row<Target::any_cpu>("fused_moe.portable.decode"),
-      moe_sorted_row(),
-      moe_reference_row(),
+    decode_row<Target::any_cpu>("fused_moe.portable.decode"),
+    moe_sorted_row(),
+    moe_reference_row(),
   };
   return kKernels;
 }

@@ -136,7 +136,7 @@ Support sorted_supports(const FusedMoe::Problem& p, const Device&) {
 }
 
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
-  constexpr double kChildUs = 4, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
+  constexpr double kChildUs = 3, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
   const Cost cost = FusedMoe::cost(p);
   const double pairs = static_cast<double>(p.pairs()), rows_each = pairs / std::max<double>(1, static_cast<double>(p.experts));
   const double hidden = static_cast<double>(p.hidden), inter = static_cast<double>(p.inter);

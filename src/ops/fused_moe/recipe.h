@@ -8,9 +8,9 @@ namespace eitri {
 /// Where the recipe keeps its intermediates. `bytes` is the whole; views of parts that a problem does not need are empty.
 struct RecipeBuffers {
   View sorted_ids, sorted_weights, sorted_expert_ids, num_valid, reverse;  // of moe_sort
-  View x_codes, x_scale;                           // i8 weights and a float x
-  View h, h_codes, h_scale;                        // stage 1's result by sorted position; f32 when it is quantised next
-  View y;                                          // stage 2's result by sorted position, in out's dtype
+  View x_codes, x_scale;                                                   // i8 weights and a float x
+  View h, h_codes, h_scale;  // stage 1's result by sorted position; f32 when it is quantised next
+  View y;                    // stage 2's result by sorted position, in out's dtype
   View shared_h, shared_h_codes, shared_h_scale, shared_y;
   size_t bytes = 0;
 };
@@ -21,28 +21,51 @@ RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, s
 template <class Visit>
 void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t tile_m, const RecipeBuffers& w, Visit&& visit) {
   const bool quantised = p.quantised(), float_x = p.x != DType::i8;
-  visit(MoeSortArgs{.topk_ids = args.topk_ids, .topk_weights = args.topk_weights, .expert_mask = args.expert_mask,
-                    .num_local_tokens = args.num_local_tokens, .sorted_ids = w.sorted_ids,
-                    .sorted_weights = w.sorted_weights, .sorted_expert_ids = w.sorted_expert_ids,
-                    .num_valid = w.num_valid, .reverse = w.reverse, .experts = p.experts, .block = tile_m});
+  visit(MoeSortArgs{.topk_ids = args.topk_ids,
+                    .topk_weights = args.topk_weights,
+                    .expert_mask = args.expert_mask,
+                    .num_local_tokens = args.num_local_tokens,
+                    .sorted_ids = w.sorted_ids,
+                    .sorted_weights = w.sorted_weights,
+                    .sorted_expert_ids = w.sorted_expert_ids,
+                    .num_valid = w.num_valid,
+                    .reverse = w.reverse,
+                    .experts = p.experts,
+                    .block = tile_m});
   const View x = quantised && float_x ? w.x_codes : args.x;
   const View x_scale = quantised && float_x ? w.x_scale : args.x_scale;
   if (quantised && float_x)
-    visit(QuantizeArgs{.x = args.x, .q = w.x_codes, .scale = w.x_scale, .quant = Quant::per_token, .sorted_ids = {},
-                       .num_valid = {}, .tokens = 0});
+    visit(QuantizeArgs{
+        .x = args.x, .q = w.x_codes, .scale = w.x_scale, .quant = Quant::per_token, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
 
   // The lists cover max_padded positions; so few pairs may fill only the first part, which is what buffers are made for.
   const int64_t positions = w.y.shape[0];
   View ids = w.sorted_ids, weights = w.sorted_weights;
   ids.shape[0] = weights.shape[0] = positions;
-  GroupedGemmArgs gemm{.a = x, .b = args.w1, .c = w.h, .bias = args.bias1, .a_scale = x_scale, .b_scale = args.w1_scale,
-                       .row_weight = p.weight_stage == WeightStage::first ? weights : View{}, .sorted_ids = ids,
-                       .sorted_expert_ids = w.sorted_expert_ids, .num_valid = w.num_valid, .tokens = p.tokens,
-                       .block = tile_m, .gather = Gather::token, .activation = args.activation, .gate = args.gate};
+  GroupedGemmArgs gemm{.a = x,
+                       .b = args.w1,
+                       .c = w.h,
+                       .bias = args.bias1,
+                       .a_scale = x_scale,
+                       .b_scale = args.w1_scale,
+                       .row_weight = p.weight_stage == WeightStage::first ? weights : View{},
+                       .sorted_ids = ids,
+                       .sorted_expert_ids = w.sorted_expert_ids,
+                       .num_valid = w.num_valid,
+                       .tokens = p.tokens,
+                       .block = tile_m,
+                       .gather = Gather::token,
+                       .activation = args.activation,
+                       .gate = args.gate};
   visit(gemm);
   if (quantised)
-    visit(QuantizeArgs{.x = w.h, .q = w.h_codes, .scale = w.h_scale, .quant = Quant::per_token, .sorted_ids = ids,
-                       .num_valid = w.num_valid, .tokens = p.tokens});
+    visit(QuantizeArgs{.x = w.h,
+                       .q = w.h_codes,
+                       .scale = w.h_scale,
+                       .quant = Quant::per_token,
+                       .sorted_ids = ids,
+                       .num_valid = w.num_valid,
+                       .tokens = p.tokens});
   gemm.a = quantised ? w.h_codes : w.h;
   gemm.a_scale = w.h_scale;
   gemm.b = args.w2;
@@ -56,18 +79,36 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
   visit(gemm);
 
   if (p.shared_inter > 0) {
-    visit(GemmArgs{.a = x, .b = args.shared_w1, .c = w.shared_h, .bias = {}, .a_scale = x_scale,
-                   .b_scale = args.shared_w1_scale, .activation = args.activation, .gate = args.gate});
+    visit(GemmArgs{.a = x,
+                   .b = args.shared_w1,
+                   .c = w.shared_h,
+                   .bias = {},
+                   .a_scale = x_scale,
+                   .b_scale = args.shared_w1_scale,
+                   .activation = args.activation,
+                   .gate = args.gate});
     if (quantised)
-      visit(QuantizeArgs{.x = w.shared_h, .q = w.shared_h_codes, .scale = w.shared_h_scale, .quant = Quant::per_token,
-                         .sorted_ids = {}, .num_valid = {}, .tokens = 0});
-    visit(GemmArgs{.a = quantised ? w.shared_h_codes : w.shared_h, .b = args.shared_w2, .c = w.shared_y, .bias = {},
-                   .a_scale = w.shared_h_scale, .b_scale = args.shared_w2_scale, .activation = {},
+      visit(QuantizeArgs{.x = w.shared_h,
+                         .q = w.shared_h_codes,
+                         .scale = w.shared_h_scale,
+                         .quant = Quant::per_token,
+                         .sorted_ids = {},
+                         .num_valid = {},
+                         .tokens = 0});
+    visit(GemmArgs{.a = quantised ? w.shared_h_codes : w.shared_h,
+                   .b = args.shared_w2,
+                   .c = w.shared_y,
+                   .bias = {},
+                   .a_scale = w.shared_h_scale,
+                   .b_scale = args.shared_w2_scale,
+                   .activation = {},
                    .gate = GateLayout::none});
   }
-  visit(MoeCombineArgs{.y = w.y, .reverse = w.reverse,
+  visit(MoeCombineArgs{.y = w.y,
+                       .reverse = w.reverse,
                        .weights = p.weight_stage == WeightStage::second ? args.topk_weights : View{},
-                       .shared = w.shared_y, .out = args.out});
+                       .shared = w.shared_y,
+                       .out = args.out});
 }
 
 /// Arguments of this problem's shapes at addresses that nothing reads: for check() alone. Weights are plain ones,

@@ -69,23 +69,26 @@ double code_of(double v) {
 class Block {
  public:
   explicit Block(const FusedMoeArgs& args)
-      : args_(args), p_(FusedMoe::check(args)), sum_(size(p_.tokens, p_.hidden)), magnitude_(sum_.size()), open_(static_cast<size_t>(p_.tokens)) {
+      : args_(args),
+        p_(FusedMoe::check(args)),
+        sum_(size(p_.tokens, p_.hidden)),
+        magnitude_(sum_.size()),
+        open_(static_cast<size_t>(p_.tokens)) {
     read_x();
   }
 
   void run() {
     tokens_ = p_.tokens;
-    if (p_.local_tokens)
-      tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args_.num_local_tokens.data), 0, p_.tokens);
+    if (p_.local_tokens) tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args_.num_local_tokens.data), 0, p_.tokens);
     const auto routed = route();
     for (size_t e = 0; e < routed.size(); ++e)
-      add({args_.w1, args_.w2, args_.w1_scale, args_.w2_scale, args_.bias1, args_.bias2, static_cast<int64_t>(e), p_.inter},
-          routed[e], p_.weight_stage);
+      add({args_.w1, args_.w2, args_.w1_scale, args_.w2_scale, args_.bias1, args_.bias2, static_cast<int64_t>(e), p_.inter}, routed[e],
+          p_.weight_stage);
     if (args_.shared_w1.given()) {
       std::vector<Pair> everyone;
       for (int64_t t = 0; t < tokens_; ++t) everyone.push_back({t, 1});
-      add({args_.shared_w1, args_.shared_w2, args_.shared_w1_scale, args_.shared_w2_scale, {}, {}, 0, p_.shared_inter},
-          everyone, WeightStage::second);
+      add({args_.shared_w1, args_.shared_w2, args_.shared_w1_scale, args_.shared_w2_scale, {}, {}, 0, p_.shared_inter}, everyone,
+          WeightStage::second);
     }
   }
 
@@ -229,8 +232,7 @@ class Block {
     scale = amax == 0 ? 0 : std::max(amax / kI8Max, 0x1p-126);
     if (error * 2 >= amax) {  // noise: in units of a scale that covers both
       const double unit = (amax + error) / kI8Max;
-      for (int64_t j = 0; j < inter; ++j)
-        h[j] = {unit == 0 ? 0 : h[j].value / unit, unit == 0 ? 0 : h[j].error / unit + 1};
+      for (int64_t j = 0; j < inter; ++j) h[j] = {unit == 0 ? 0 : h[j].value / unit, unit == 0 ? 0 : h[j].error / unit + 1};
       scale = unit;
       scale_error = kEps;
       return;

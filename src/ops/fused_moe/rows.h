@@ -17,10 +17,17 @@ void decode_launch(const FusedMoeArgs& args, const FusedMoe::Problem& problem, c
 void decode_children(const FusedMoe::Problem& problem, const Config& config, ChildSink& sink);
 
 template <Target kTarget> constexpr Kernel<FusedMoe> decode_row(const char* name) {
-  return {.name = name, .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
-          .target = kTarget, .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
-          .supports = decode_supports<kTarget>, .knobs = {}, .guess = decode_guess<kTarget>,
-          .workspace = decode_workspace, .launch = decode_launch<kTarget>, .children = decode_children, .source = {}};
+  return {.name = name,
+          .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
+          .target = kTarget,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
+          .supports = decode_supports<kTarget>,
+          .knobs = {},
+          .guess = decode_guess<kTarget>,
+          .workspace = decode_workspace,
+          .launch = decode_launch<kTarget>,
+          .children = decode_children,
+          .source = {}};
 }
 
 inline constexpr int kTileRows[] = {16, 32, 64};
@@ -32,25 +39,34 @@ size_t sorted_workspace(const FusedMoe::Problem& problem, const Config& config, 
 void sorted_launch(const FusedMoeArgs& args, const FusedMoe::Problem& problem, const Config& config, Launch& launch);
 void sorted_children(const FusedMoe::Problem& problem, const Config& config, ChildSink& sink);
 constexpr Kernel<FusedMoe> moe_sorted_row() {
-  return {.name = "fused_moe.recipe.sorted", .family = Family::recipe, .target = Target::any_cpu,
+  return {.name = "fused_moe.recipe.sorted",
+          .family = Family::recipe,
+          .target = Target::any_cpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
-          .supports = sorted_supports, .knobs = kSortedKnobs, .guess = sorted_guess, .workspace = sorted_workspace,
-          .launch = sorted_launch, .children = sorted_children, .source = {}};
+          .supports = sorted_supports,
+          .knobs = kSortedKnobs,
+          .guess = sorted_guess,
+          .workspace = sorted_workspace,
+          .launch = sorted_launch,
+          .children = sorted_children,
+          .source = {}};
 }
 
 constexpr Kernel<FusedMoe> moe_reference_row() {
-  return {.name = "fused_moe.reference", .family = Family::reference, .target = Target::any_cpu,
+  return {.name = "fused_moe.reference",
+          .family = Family::reference,
+          .target = Target::any_cpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
-          .supports = [](const FusedMoe::Problem&, const Device&) { return Support::yes(); }, .knobs = {},
+          .supports = [](const FusedMoe::Problem&, const Device&) { return Support::yes(); },
+          .knobs = {},
           .guess = [](const FusedMoe::Problem& p, const Device&) -> Guess {
             constexpr double kFlops = 2e8;  // in double, decoding as it goes: only ever chosen when alone
             return {.config = {}, .us = FusedMoe::cost(p).flops / kFlops * 1e6 + 1000};
           },
           .workspace = nullptr,
-          .launch = [](const FusedMoeArgs& args, const FusedMoe::Problem&, const Config&, Launch&) {
-            FusedMoe::reference(args, nullptr);
-          },
-          .children = nullptr, .source = {}};
+          .launch = [](const FusedMoeArgs& args, const FusedMoe::Problem&, const Config&, Launch&) { FusedMoe::reference(args, nullptr); },
+          .children = nullptr,
+          .source = {}};
 }
 
 }  // namespace eitri

@@ -42,9 +42,20 @@ void poison_padding(const GroupedGemm::Args& args, const Maker& maker) {
 }
 
 std::vector<Case<Problem>> test_cases() {
-  const Problem base{.tokens = 16, .capacity = 0, .experts = 4, .n = 64, .k = 96, .block = 16, .a = DType::bf16,
-                     .c = DType::bf16, .b_format = WeightFormat::panel32, .gather = Gather::token,
-                     .gate = GateLayout::none, .activation = ActivationKind::none, .row_weight = false, .bias = false};
+  const Problem base{.tokens = 16,
+                     .capacity = 0,
+                     .experts = 4,
+                     .n = 64,
+                     .k = 96,
+                     .block = 16,
+                     .a = DType::bf16,
+                     .c = DType::bf16,
+                     .b_format = WeightFormat::panel32,
+                     .gather = Gather::token,
+                     .gate = GateLayout::none,
+                     .activation = ActivationKind::none,
+                     .row_weight = false,
+                     .bias = false};
   std::vector<Case<Problem>> out;
   const auto add = [&](const char* note, int64_t top_k, auto&& change) {
     Problem p = base;
@@ -67,17 +78,15 @@ std::vector<Case<Problem>> test_cases() {
           p.experts = 5, p.n = 67, p.k = 101, p.block = 32;
           p.row_weight = p.bias = true;
         });
-  for (const int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 129})
-    add("B01 tails of k", 2, [&](Problem& p) { p.k = k, p.tokens = 5; });
+  for (const int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 129}) add("B01 tails of k", 2, [&](Problem& p) { p.k = k, p.tokens = 5; });
   for (const int64_t n : {1, 15, 16, 17, 31, 33, 63, 65})
     add("B08 tails of n", 2, [&](Problem& p) { p.n = n, p.tokens = 4, p.experts = 2; });
   for (const ActivationKind kind : {ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
     add("activations without a gate", 2, [&](Problem& p) { p.activation = kind, p.bias = true; });
-  for (const ActivationKind kind : {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh,
-                                    ActivationKind::swiglu, ActivationKind::situv2})
-    add("activations with a gate", 2, [&](Problem& p) {
-      p.activation = kind, p.gate = GateLayout::interleaved, p.bias = p.row_weight = true;
-    });
+  for (const ActivationKind kind :
+       {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
+    add("activations with a gate", 2,
+        [&](Problem& p) { p.activation = kind, p.gate = GateLayout::interleaved, p.bias = p.row_weight = true; });
   add("one expert takes all", 1, [](Problem& p) { p.experts = 1, p.tokens = 450, p.n = 96; });
   add("many experts, few rows", 2, [](Problem& p) { p.experts = 40, p.tokens = 3, p.block = 64; });
   add("more than one task a run", 2, [](Problem& p) { p.n = 2304, p.k = 40, p.experts = 3; });
@@ -87,9 +96,8 @@ std::vector<Case<Problem>> test_cases() {
   add("no n", 2, [](Problem& p) { p.n = 0; });
   if (library::version() == 0) return out;
   add("a library's layout", 2, [](Problem& p) { p.b_format = WeightFormat::onednn; });
-  add("a library's layout, i8", 2, [](Problem& p) {
-    p.b_format = WeightFormat::onednn, p.a = DType::i8, p.bias = true, p.gather = Gather::position;
-  });
+  add("a library's layout, i8", 2,
+      [](Problem& p) { p.b_format = WeightFormat::onednn, p.a = DType::i8, p.bias = true, p.gather = Gather::position; });
   return out;
 }
 
@@ -97,9 +105,20 @@ std::vector<Case<Problem>> bench_cases() {
   std::vector<Case<Problem>> out;
   for (const DType dtype : {DType::bf16, DType::i8})
     for (const int64_t tokens : {1, 16, 256, 1024}) {
-      Problem p{.tokens = tokens, .capacity = 0, .experts = 128, .n = 1536, .k = 2048, .block = 32, .a = dtype,
-                .c = DType::bf16, .b_format = WeightFormat::panel32, .gather = Gather::token,
-                .gate = GateLayout::separated, .activation = ActivationKind::silu, .row_weight = false, .bias = false};
+      Problem p{.tokens = tokens,
+                .capacity = 0,
+                .experts = 128,
+                .n = 1536,
+                .k = 2048,
+                .block = 32,
+                .a = dtype,
+                .c = DType::bf16,
+                .b_format = WeightFormat::panel32,
+                .gather = Gather::token,
+                .gate = GateLayout::separated,
+                .activation = ActivationKind::silu,
+                .row_weight = false,
+                .bias = false};
       out.push_back({with_slots(p, 8), "Qwen3-30B-A3B, stage 1"});
       p.n = 2048, p.k = 768, p.gate = GateLayout::none, p.activation = ActivationKind::none, p.gather = Gather::position;
       out.push_back({with_slots(p, 8), "Qwen3-30B-A3B, stage 2"});
@@ -117,12 +136,17 @@ GroupedGemm::Args GroupedGemm::make(const Problem& p, Maker& maker) {
   // moe_sort writes its full lists; the call sees the first `capacity` positions.
   const int64_t full = std::max(p.capacity, MoeSort::max_padded(p.tokens, top_k, p.experts, p.block));
   const int64_t blocks = MoeSort::max_blocks(full, p.block);
-  MoeSortArgs sort{.topk_ids = routing.ids, .topk_weights = routing.weights, .expert_mask = {}, .num_local_tokens = {},
+  MoeSortArgs sort{.topk_ids = routing.ids,
+                   .topk_weights = routing.weights,
+                   .expert_mask = {},
+                   .num_local_tokens = {},
                    .sorted_ids = maker.dense("sorted_ids", DType::i32, {full}, Fill::zero),
                    .sorted_weights = maker.dense("sorted_weights", DType::f32, {full}, Fill::zero),
                    .sorted_expert_ids = maker.dense("sorted_expert_ids", DType::i32, {blocks}, Fill::zero),
                    .num_valid = maker.dense("num_valid", DType::i32, {2}, Fill::zero),
-                   .reverse = {}, .experts = p.experts, .block = p.block};
+                   .reverse = {},
+                   .experts = p.experts,
+                   .block = p.block};
   MoeSort::reference(sort, nullptr);
 
   GroupedGemmArgs args;

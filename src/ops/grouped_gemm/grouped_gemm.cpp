@@ -17,47 +17,46 @@ namespace {
 constexpr const char* kOp = GroupedGemm::name;
 constexpr std::array kGatherNames = {"token", "position"};
 
-bool is_operand(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8;
-}
+bool is_operand(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
 
-void check_weights(const GroupedGemmArgs& args, int64_t k) {
+WeightFormat check_weights(const GroupedGemmArgs& args, int64_t k) {
   const View& b = args.b;
   check_view(b, kOp, "b", 3);
   require(b.dtype == args.a.dtype, kOp, ": b is ", b, "; expected ", args.a.dtype, " (dtype of a)");
   require(b.shape[2] == k, kOp, ": b is ", b, "; expected last extent ", k, " (columns of a)");
   require(b.shape[0] <= INT32_MAX, kOp, ": b is ", b, "; expected at most 2^31 - 1 experts");
+  WeightFormat format = WeightFormat::strided;
   if (b.layout == Layout::strided) {
     require(has_unit_inner_stride(b), kOp, ": b is ", b, "; expected inner stride 1");
     require(b.shape[1] <= 1 || k == 0 || b.stride[1] > 0, kOp, ": b is ", b, "; expected row stride > 0");
   } else {
-    const auto gate = static_cast<GateLayout>(packed_header(b, kOp, "b").gate);
+    const PackedHeader& header = packed_header(b, kOp, "b");
+    const auto gate = static_cast<GateLayout>(header.gate);
+    format = header.format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
     require(gate == args.gate, kOp, ": b is packed with gate layout ", gate, "; expected ", args.gate, " (gate)");
   }
-  require(args.gate == GateLayout::none || b.shape[1] % 2 == 0, kOp, ": b is ", b,
-          "; expected an even number of rows (gate and up rows)");
+  require(args.gate == GateLayout::none || b.shape[1] % 2 == 0, kOp, ": b is ", b, "; expected an even number of rows (gate and up rows)");
+  return format;
 }
 
 void check_lists(const GroupedGemmArgs& args, int64_t capacity) {
   require(args.block > 0, kOp, ": block is ", args.block, "; expected > 0");
   require(args.tokens >= 0 && args.tokens <= kTokenMask, kOp, ": tokens is ", args.tokens, "; expected 0 to ", kTokenMask,
           " (24 bits of a sorted id)");
-  require(args.gather <= Gather::position, kOp, ": gather is number ", static_cast<int>(args.gather),
-          "; expected token or position");
+  require(args.gather <= Gather::position, kOp, ": gather is number ", static_cast<int>(args.gather), "; expected token or position");
   require(capacity <= INT32_MAX, kOp, ": sorted_ids is ", args.sorted_ids, "; expected at most 2^31 - 1 positions");
   check_tensor(args.sorted_ids, kOp, "sorted_ids", Access::read, DType::i32, {capacity});
   check_tensor(args.sorted_expert_ids, kOp, "sorted_expert_ids", Access::read, DType::i32, {kAnyExtent});
   const int64_t blocks = (capacity + args.block - 1) / args.block;
-  require(args.sorted_expert_ids.shape[0] >= blocks, kOp, ": sorted_expert_ids is ", args.sorted_expert_ids,
-          "; expected at least ", blocks, " entries (blocks of sorted_ids)");
+  require(args.sorted_expert_ids.shape[0] >= blocks, kOp, ": sorted_expert_ids is ", args.sorted_expert_ids, "; expected at least ", blocks,
+          " entries (blocks of sorted_ids)");
   check_tensor(args.num_valid, kOp, "num_valid", Access::read, DType::i32, {2});
 }
 
 void check_vectors(const GroupedGemmArgs& args, int64_t capacity) {
   const int64_t experts = args.b.shape[0], n = args.b.shape[1];
   if (args.bias.given()) check_tensor(args.bias, kOp, "bias", Access::read, DType::f32, {experts, n});
-  if (args.row_weight.given())
-    check_tensor(args.row_weight, kOp, "row_weight", Access::read, DType::f32, {capacity});
+  if (args.row_weight.given()) check_tensor(args.row_weight, kOp, "row_weight", Access::read, DType::f32, {capacity});
   if (args.a.dtype == DType::i8) {
     require(args.a_scale.given(), kOp, ": a_scale is none; expected f32[", args.a.shape[0], "] (a is i8)");
     require(args.b_scale.given(), kOp, ": b_scale is none; expected f32[", experts, ", ", n, "] (b is i8)");
@@ -94,14 +93,13 @@ GroupedGemm::Problem GroupedGemm::check(const Args& args) {
   const View &a = args.a, &b = args.b;
   check_view(a, kOp, "a", 2);
   require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16 or i8");
-  require(a.layout == Layout::strided && has_unit_inner_stride(a), kOp, ": a is ", a,
-          "; expected rows with inner stride 1");
+  require(a.layout == Layout::strided && has_unit_inner_stride(a), kOp, ": a is ", a, "; expected rows with inner stride 1");
   const int64_t k = a.shape[1];
   require(a.dtype != DType::i8 || k <= kMaxI8K, kOp, ": a is ", a, "; expected at most ", kMaxI8K,
           " columns (i8 sums stay within 32 bits)");
   require(args.gate <= GateLayout::interleaved, kOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
-  check_weights(args, k);
+  const WeightFormat b_format = check_weights(args, k);
   check_activation(args.activation, args.gate, kOp);
 
   require(args.sorted_ids.rank == 1, kOp, ": sorted_ids is ", args.sorted_ids, "; expected i32 of rank 1");
@@ -113,22 +111,34 @@ GroupedGemm::Problem GroupedGemm::check(const Args& args) {
   require(a.shape[0] >= a_rows, kOp, ": a is ", a, "; expected at least ", a_rows, " rows (",
           args.gather == Gather::token ? "tokens" : "sorted positions", ")");
   check_vectors(args, capacity);
-  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{
-           {a, "a"}, {args.bias, "bias"}, {args.a_scale, "a_scale"}, {args.b_scale, "b_scale"},
-           {args.row_weight, "row_weight"}, {args.sorted_ids, "sorted_ids"},
-           {args.sorted_expert_ids, "sorted_expert_ids"}, {args.num_valid, "num_valid"}})
+  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{{a, "a"},
+                                                                                             {args.bias, "bias"},
+                                                                                             {args.a_scale, "a_scale"},
+                                                                                             {args.b_scale, "b_scale"},
+                                                                                             {args.row_weight, "row_weight"},
+                                                                                             {args.sorted_ids, "sorted_ids"},
+                                                                                             {args.sorted_expert_ids, "sorted_expert_ids"},
+                                                                                             {args.num_valid, "num_valid"}})
     check_apart(args.c, "c", view, name, kOp);
   check_apart(args.c, "c", weight_memory(b), "b", kOp);
 
-  return {.tokens = args.tokens, .capacity = capacity, .experts = b.shape[0], .n = b.shape[1], .k = k,
-          .block = args.block, .a = a.dtype, .c = args.c.dtype, .b_format = weight_format(b, kOp, "b"),
-          .gather = args.gather, .gate = args.gate, .activation = args.activation.kind,
-          .row_weight = args.row_weight.given(), .bias = args.bias.given()};
+  return {.tokens = args.tokens,
+          .capacity = capacity,
+          .experts = b.shape[0],
+          .n = b.shape[1],
+          .k = k,
+          .block = args.block,
+          .a = a.dtype,
+          .c = args.c.dtype,
+          .b_format = b_format,
+          .gather = args.gather,
+          .gate = args.gate,
+          .activation = args.activation.kind,
+          .row_weight = args.row_weight.given(),
+          .bias = args.bias.given()};
 }
 
-bool GroupedGemm::empty(const Problem& p) {
-  return p.tokens == 0 || p.capacity == 0 || p.experts == 0 || p.n == 0 || p.k == 0;
-}
+bool GroupedGemm::empty(const Problem& p) { return p.tokens == 0 || p.capacity == 0 || p.experts == 0 || p.n == 0 || p.k == 0; }
 
 std::vector<Output> GroupedGemm::outputs(const Args& args) { return {{"c", args.c}}; }
 
@@ -152,8 +162,7 @@ Cost GroupedGemm::cost(const Problem& p) {
   const auto n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const double element = bits(p.a) / 8.0;
   return {.flops = 2 * rows * n * k,
-          .bytes = p.expected_experts() * n * k * element + rows * k * element +
-                   rows * static_cast<double>(p.n_out()) * bits(p.c) / 8,
+          .bytes = p.expected_experts() * n * k * element + rows * k * element + rows * static_cast<double>(p.n_out()) * bits(p.c) / 8,
           .math = p.a};
 }
 

@@ -18,9 +18,9 @@ struct GroupedGemm {
 
   /// Shapes and types only: how the rows spread over the experts is data, and no route depends on it.
   struct Problem {
-    int64_t tokens = 16;     // rows of the token matrix
-    int64_t capacity = 144;  // sorted positions, padding included: what moe_sort may fill at most
-    int64_t experts = 4;     // local ones: matrices in b
+    int64_t tokens = 16;       // rows of the token matrix
+    int64_t capacity = 144;    // sorted positions, padding included: what moe_sort may fill at most
+    int64_t experts = 4;       // local ones: matrices in b
     int64_t n = 128, k = 128;  // n counts rows of b: with a gate, c has n / 2 columns
     int64_t block = 32;
     DType a = DType::bf16;  // of a and b

@@ -16,8 +16,16 @@ constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// One expert's matmul over m rows.
 Gemm::Problem matmul(const GroupedGemm::Problem& p, int64_t m) {
-  return {.batch = 1, .m = m, .n = p.n, .k = p.k, .a = p.a, .c = p.c, .b_format = p.b_format,
-          .bias = p.bias ? DType::f32 : DType::none, .activation = p.activation, .gate = p.gate};
+  return {.batch = 1,
+          .m = m,
+          .n = p.n,
+          .k = p.k,
+          .a = p.a,
+          .c = p.c,
+          .b_format = p.b_format,
+          .bias = p.bias ? DType::f32 : DType::none,
+          .activation = p.activation,
+          .gate = p.gate};
 }
 
 struct Parts {
@@ -96,10 +104,14 @@ void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, 
   Launch inner{launch.device, launch.threads, parts.library, launch.workspace_bytes - used};
   for (int64_t i = 0; i < count; ++i) {
     const ExpertRun& run = parts.runs[i];
-    const GemmArgs gemm{.a = rows_of(args, p, run, parts.rows, launch.threads), .b = matrix_of(args.b, run.expert),
-                        .c = rows(args.c, run.begin, run.begin + run.rows), .bias = vector_of(args.bias, run.expert),
-                        .a_scale = scales_of(args, p, run, parts.scales), .b_scale = vector_of(args.b_scale, run.expert),
-                        .activation = args.activation, .gate = args.gate};
+    const GemmArgs gemm{.a = rows_of(args, p, run, parts.rows, launch.threads),
+                        .b = matrix_of(args.b, run.expert),
+                        .c = rows(args.c, run.begin, run.begin + run.rows),
+                        .bias = vector_of(args.bias, run.expert),
+                        .a_scale = scales_of(args, p, run, parts.scales),
+                        .b_scale = vector_of(args.b_scale, run.expert),
+                        .activation = args.activation,
+                        .gate = args.gate};
     library::launch(gemm, matmul(p, run.rows), config, inner);
   }
 }

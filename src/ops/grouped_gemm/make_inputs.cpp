@@ -6,13 +6,14 @@
 
 namespace eitri {
 
-View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate,
-                  WeightFormat format, int64_t m_hint) {
+View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate, WeightFormat format,
+                  int64_t m_hint) {
   const Fill how = dtype == DType::i8 ? Fill::code : Fill::weight;
   if (format == WeightFormat::strided) return maker.input(name, dtype, shape, how);
   // The plain weights live only here: a layer of some GB need not be held twice.
   Maker plain({.seed = maker.options().seed});
-  const PackArgs pack{.weights = plain.dense(name, dtype, shape, how), .gate = gate,
+  const PackArgs pack{.weights = plain.dense(name, dtype, shape, how),
+                      .gate = gate,
                       .format = format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
                       .m_hint = std::max<int64_t>(1, m_hint)};
   return pack_weights(pack, maker.raw(name, packed_bytes(pack)));

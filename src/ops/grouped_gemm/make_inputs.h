@@ -11,8 +11,8 @@ namespace eitri {
 
 /// Random weights [n, k] or [experts, n, k] of realistic scale (codes for i8), packed as `format` says. `m_hint` is for
 /// a library's layout.
-View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate,
-                  WeightFormat format, int64_t m_hint);
+View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate, WeightFormat format,
+                  int64_t m_hint);
 
 struct Routing {
   View ids;      // i32 [tokens, top_k]

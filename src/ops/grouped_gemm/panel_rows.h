@@ -25,10 +25,17 @@ template <Target kTarget>
 void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& problem, const Config& config, Launch& launch);
 
 template <Target kTarget> constexpr Kernel<GroupedGemm> panel_row(const char* name) {
-  return {.name = name, .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
-          .target = kTarget, .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
-          .supports = panel_supports<kTarget>, .knobs = {}, .guess = panel_guess<kTarget>,
-          .workspace = panel_workspace, .launch = panel_launch<kTarget>, .children = nullptr, .source = {}};
+  return {.name = name,
+          .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
+          .target = kTarget,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
+          .supports = panel_supports<kTarget>,
+          .knobs = {},
+          .guess = panel_guess<kTarget>,
+          .workspace = panel_workspace,
+          .launch = panel_launch<kTarget>,
+          .children = nullptr,
+          .source = {}};
 }
 
 Support library_supports(const GroupedGemm::Problem& problem, const Device& device);
@@ -36,21 +43,33 @@ Guess library_guess(const GroupedGemm::Problem& problem, const Device& device);
 size_t library_workspace(const GroupedGemm::Problem& problem, const Config& config, const Device& device);
 void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& problem, const Config& config, Launch& launch);
 constexpr Kernel<GroupedGemm> grouped_library_row() {
-  return {.name = "grouped_gemm.library.onednn", .family = Family::library, .target = Target::any_cpu,
-          .numerics = {}, .supports = library_supports, .knobs = {}, .guess = library_guess,
-          .workspace = library_workspace, .launch = library_launch, .children = nullptr, .source = {}};
+  return {.name = "grouped_gemm.library.onednn",
+          .family = Family::library,
+          .target = Target::any_cpu,
+          .numerics = {},
+          .supports = library_supports,
+          .knobs = {},
+          .guess = library_guess,
+          .workspace = library_workspace,
+          .launch = library_launch,
+          .children = nullptr,
+          .source = {}};
 }
 
 Guess reference_guess(const GroupedGemm::Problem& problem, const Device& device);
 constexpr Kernel<GroupedGemm> grouped_reference_row() {
-  return {.name = "grouped_gemm.reference", .family = Family::reference, .target = Target::any_cpu,
+  return {.name = "grouped_gemm.reference",
+          .family = Family::reference,
+          .target = Target::any_cpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
           .supports = [](const GroupedGemm::Problem&, const Device&) { return Support::yes(); },
-          .knobs = {}, .guess = reference_guess, .workspace = nullptr,
-          .launch = [](const GroupedGemmArgs& args, const GroupedGemm::Problem&, const Config&, Launch&) {
-            GroupedGemm::reference(args, nullptr);
-          },
-          .children = nullptr, .source = {}};
+          .knobs = {},
+          .guess = reference_guess,
+          .workspace = nullptr,
+          .launch = [](const GroupedGemmArgs& args, const GroupedGemm::Problem&, const Config&,
+                       Launch&) { GroupedGemm::reference(args, nullptr); },
+          .children = nullptr,
+          .source = {}};
 }
 
 }  // namespace eitri

@@ -34,8 +34,7 @@ size_t lists_bytes(const GroupedGemm::Problem& p) {
 
 size_t scratch_bytes(const GroupedGemm::Problem& p) {
   const int64_t panels = std::min(panel_count(p.n_out(), p.gate), kMaxTaskPanels);
-  return align64(static_cast<size_t>(
-      panel_scratch(p.capacity, p.k, panels, bits(p.a) / 8, p.b_format == WeightFormat::strided)));
+  return align64(static_cast<size_t>(panel_scratch(p.capacity, p.k, panels, bits(p.a) / 8, p.b_format == WeightFormat::strided)));
 }
 
 /// Rows at which computing a panel takes as long as reading it.
@@ -76,17 +75,14 @@ PanelTask task_of_call(const GroupedGemmArgs& args, const GroupedGemm::Problem& 
   task.k = p.k;
   task.gate = args.gate;
   // A single plain row has no stride of its own, but 0 would mean packed.
-  if (p.b_format == WeightFormat::strided)
-    task.b_row_stride = p.n > 1 ? args.b.stride[1] * (bits(args.b.dtype) / 8) : kStepBytes;
+  if (p.b_format == WeightFormat::strided) task.b_row_stride = p.n > 1 ? args.b.stride[1] * (bits(args.b.dtype) / 8) : kStepBytes;
   task.activation = args.activation;
   task.c_stride = args.c.stride[0] * c_bytes;
   task.c_dtype = args.c.dtype;
   return task;
 }
 
-const float* vector_row(const View& view, int64_t index) {
-  return view.given() ? static_cast<const float*>(row(view, index)) : nullptr;
-}
+const float* vector_row(const View& view, int64_t index) { return view.given() ? static_cast<const float*>(row(view, index)) : nullptr; }
 
 void set_run(PanelTask& task, const GroupedGemmArgs& args, const ExpertRun& run) {
   const int64_t begin = run.begin;
@@ -99,8 +95,7 @@ void set_run(PanelTask& task, const GroupedGemmArgs& args, const ExpertRun& run)
     task.a_scale = a_scale == nullptr ? nullptr : a_scale + begin;
   }
   task.m = run.rows;
-  task.b = args.b.layout == Layout::strided ? static_cast<const std::byte*>(row(args.b, run.expert))
-                                            : packed_matrix(args.b, run.expert);
+  task.b = args.b.layout == Layout::strided ? static_cast<const std::byte*>(row(args.b, run.expert)) : packed_matrix(args.b, run.expert);
   task.b_scale = vector_row(args.b_scale, run.expert);
   task.bias = vector_row(args.bias, run.expert);
   task.row_weight = args.row_weight.given() ? static_cast<const float*>(args.row_weight.data) + begin : nullptr;
@@ -153,8 +148,7 @@ double overlapped_us(double flops, double rate, double bytes, const Device& devi
 
 template <Target kTarget> Support panel_supports(const GroupedGemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("weights are in a layout of oneDNN; this row reads panel32 or plain rows");
-  if (panel_kernel(kTarget, p.a, device) == nullptr)
-    return Support::no("no ", kTarget, " matrix kernel for ", p.a);
+  if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", p.a);
   return Support::yes();
 }
 
@@ -164,16 +158,16 @@ template <Target kTarget> Guess panel_guess(const GroupedGemm::Problem& p, const
   const double rate = panel_rate(kTarget, p.a, device);
   // Plain weights are packed on the way: about one more pass over them in cache.
   const double packing = p.b_format == WeightFormat::strided ? 0.5 * cost.bytes : 0;
-  return {.config = {}, .us = kStartUs + kRunUs * p.expected_experts() / workspace_threads(device) +
-                              overlapped_us(cost.flops, rate, cost.bytes + packing, device)};
+  return {.config = {},
+          .us = kStartUs + kRunUs * p.expected_experts() / workspace_threads(device) +
+                overlapped_us(cost.flops, rate, cost.bytes + packing, device)};
 }
 
 size_t panel_workspace(const GroupedGemm::Problem& p, const Config&, const Device& device) {
   return lists_bytes(p) + scratch_bytes(p) * static_cast<size_t>(workspace_threads(device));
 }
 
-template <Target kTarget>
-void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config&, Launch& launch) {
+template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config&, Launch& launch) {
   auto* runs = reinterpret_cast<ExpertRun*>(launch.workspace);
   const auto capacity = static_cast<size_t>(p.capacity);
   auto* cuts = reinterpret_cast<Cut*>(launch.workspace + align64(capacity * sizeof(ExpertRun)));
@@ -207,9 +201,9 @@ void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, co
   });
 }
 
-#define EITRI_PANEL_ROW(target)                                                                             \
-  template Support panel_supports<target>(const GroupedGemm::Problem&, const Device&);                       \
-  template Guess panel_guess<target>(const GroupedGemm::Problem&, const Device&);                            \
+#define EITRI_PANEL_ROW(target)                                                        \
+  template Support panel_supports<target>(const GroupedGemm::Problem&, const Device&); \
+  template Guess panel_guess<target>(const GroupedGemm::Problem&, const Device&);      \
   template void panel_launch<target>(const GroupedGemmArgs&, const GroupedGemm::Problem&, const Config&, Launch&);
 #if EITRI_X86
 EITRI_PANEL_ROW(Target::x86_amx)

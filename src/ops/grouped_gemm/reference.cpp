@@ -39,8 +39,14 @@ std::vector<std::vector<Position>> positions_by_expert(const GroupedGemmArgs& ar
 class ExpertReference {
  public:
   ExpertReference(const GroupedGemmArgs& args, int64_t expert, Expected* expected)
-      : args_(args), expert_(expert), expected_(expected), rows_(args.b, expert), n_(args.b.shape[1]), k_(args.b.shape[2]),
-        tolerance_(gemm_tolerance(args.a.dtype, args.c.dtype, k_)), weight_(static_cast<size_t>(k_)) {}
+      : args_(args),
+        expert_(expert),
+        expected_(expected),
+        rows_(args.b, expert),
+        n_(args.b.shape[1]),
+        k_(args.b.shape[2]),
+        tolerance_(gemm_tolerance(args.a.dtype, args.c.dtype, k_)),
+        weight_(static_cast<size_t>(k_)) {}
 
   void run(const std::vector<Position>& positions) {
     const bool gated = args_.gate != GateLayout::none;
@@ -82,8 +88,7 @@ class ExpertReference {
     if (args_.activation.kind != ActivationKind::none) {
       const double eps = tolerance_.bound_eps;
       const ExactActivation exact = activate_exact(args_.activation, gated, gate.value, up.value);
-      const double spread = activation_spread(args_.activation, gated, gate.value, up.value, eps * gate.bound,
-                                              gated ? eps * up.bound : 0);
+      const double spread = activation_spread(args_.activation, gated, gate.value, up.value, eps * gate.bound, gated ? eps * up.bound : 0);
       value = exact.value;
       bound = (spread + exact.error_eps * epsilon(DType::f32)) / eps;
     }
@@ -114,8 +119,7 @@ void GroupedGemm::reference(const Args& args, Oracle* oracle) {
   }
   const auto positions = positions_by_expert(args);
   for (size_t e = 0; e < positions.size(); ++e)
-    if (!positions[e].empty())
-      ExpertReference(args, static_cast<int64_t>(e), oracle == nullptr ? nullptr : &expected).run(positions[e]);
+    if (!positions[e].empty()) ExpertReference(args, static_cast<int64_t>(e), oracle == nullptr ? nullptr : &expected).run(positions[e]);
   if (oracle != nullptr) *oracle = {std::move(expected)};
 }
 
