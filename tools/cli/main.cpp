@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   add_explain(app, action);
   add_ops(app, action);
   add_doctor(app, action);
+  add_cache(app, action);
 
   try {
     app.parse(argc, argv);
