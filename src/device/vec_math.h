@@ -6,7 +6,11 @@
 #pragma once
 
 #if !defined(EITRI_VEC)
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__AMDGCN__) || defined(EITRI_SIMT_EMULATED)
+#include "device/simt.h"
+#else
 #include "device/x86/vec.h"
+#endif
 #endif
 
 namespace eitri::EITRI_VEC {

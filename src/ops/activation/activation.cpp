@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "backend/cpu/threads.h"
-#include "ops/activation/activation_kernels.h"
+#include "ops/activation/simt.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/row_cost.h"
 #include "ops/quantize/tensor_check.h"
@@ -116,18 +116,7 @@ size_t workspace_rows(const Activation::Problem& p, const Config&, const Device&
 
 template <Rows kRows>
 void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config&, Launch& launch) {
-  const ActivationTask task{.x = static_cast<const std::byte*>(args.x.data),
-                            .x_stride = args.x.stride[0] * bits(p.x) / 8,
-                            .x_dtype = p.x,
-                            .out = static_cast<std::byte*>(args.out.data),
-                            .out_stride = args.out.stride[0] * bits(p.out) / 8,
-                            .out_dtype = p.out,
-                            .scale = static_cast<float*>(args.scale.data),
-                            .inter = p.inter,
-                            .params = args.activation,
-                            .gate = args.gate,
-                            .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
-                            .tokens = args.tokens};
+  const ActivationTask task = activation_task(args, p);
   Activation::Problem real = p;
   if (p.sorted) real.rows = std::clamp<int64_t>(static_cast<const int32_t*>(args.num_valid.data)[0], 0, p.rows);
   const double us = row_pass_us_on_one(launch.device, Activation::cost(real).bytes, work_of(real), kAvx2PerNs);

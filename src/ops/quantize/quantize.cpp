@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "backend/cpu/threads.h"
-#include "ops/quantize/quantize_kernels.h"
 #include "ops/quantize/row_cost.h"
+#include "ops/quantize/simt.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -78,15 +78,7 @@ template <const double& kPerNs> Guess guess_rows(const Quantize::Problem& p, con
 }
 
 template <Rows kRows> void launch_rows(const QuantizeArgs& args, const Quantize::Problem& p, const Config&, Launch& launch) {
-  const QuantizeTask task{.x = static_cast<const std::byte*>(args.x.data),
-                          .x_stride = args.x.stride[0] * bits(p.x) / 8,
-                          .x_dtype = p.x,
-                          .q = static_cast<int8_t*>(args.q.data),
-                          .q_stride = args.q.stride[0],
-                          .scale = static_cast<float*>(args.scale.data),
-                          .cols = p.cols,
-                          .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
-                          .tokens = args.tokens};
+  const QuantizeTask task = quantize_task(args, p);
   // Beyond num_valid nothing is real: sizing the team by the rows that are keeps decode steps on one thread.
   const int64_t rows =
       p.sorted ? std::clamp<int64_t>(static_cast<const int32_t*>(args.num_valid.data)[0], 0, p.rows) : p.rows;

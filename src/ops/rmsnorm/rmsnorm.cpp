@@ -7,7 +7,7 @@
 #include "backend/cpu/threads.h"
 #include "ops/quantize/row_cost.h"
 #include "ops/quantize/tensor_check.h"
-#include "ops/rmsnorm/rmsnorm_kernels.h"
+#include "ops/rmsnorm/simt.h"
 
 namespace eitri {
 
@@ -154,29 +154,8 @@ size_t workspace_rows(const RmsNorm::Problem& p, const Config&, const Device&) {
   return static_cast<size_t>(scratch_bytes(p)) * static_cast<size_t>(std::max(1, max_threads()));
 }
 
-int64_t row_bytes(const View& view) { return view.stride[0] * bits(view.dtype) / 8; }
-
 template <Rows kRows> void launch_rows(const RmsNormArgs& args, const RmsNorm::Problem& p, const Config&, Launch& launch) {
-  const RmsNormTask task{.x = static_cast<const std::byte*>(args.x.data),
-                         .x_stride = row_bytes(args.x),
-                         .x_dtype = p.x,
-                         .residual = static_cast<const std::byte*>(args.residual.data),
-                         .residual_stride = row_bytes(args.residual),
-                         .residual_out = static_cast<std::byte*>(args.residual_out.data),
-                         .residual_out_stride = row_bytes(args.residual_out),
-                         .residual_dtype = p.residual,
-                         .weight = static_cast<const std::byte*>(args.weight.data),
-                         .weight_dtype = p.weight,
-                         .norm_weight = p.norm_weight,
-                         .out = static_cast<std::byte*>(args.out.data),
-                         .out_stride = row_bytes(args.out),
-                         .out_dtype = p.out,
-                         .scale = static_cast<float*>(args.scale.data),
-                         .scale_row_stride = args.scale.stride[0],
-                         .scale_group_stride = args.scale.stride[1],
-                         .group = columns_of_scale(p),
-                         .hidden = p.hidden,
-                         .eps = args.eps};
+  const RmsNormTask task = rmsnorm_task(args, p);
   const double us = row_pass_us_on_one(launch.device, RmsNorm::cost(p).bytes, work_of(p), kAvx2PerNs);
   const int64_t scratch = scratch_bytes(p);
   // The route may be older than the thread count: never more threads than the workspace was made for.

@@ -1,0 +1,142 @@
+// Rows of a tensor spread over the threads of a block: thread t of chunk c has the kWide elements from (c * threads + t) * kWide
+// on, kept as they lie in memory (a bf16 pair is one register). With 16-byte elements' worth per thread a warp reads whole
+// cache lines; rows that are not aligned to that are read element by element, by the same threads.
+//
+// Elements beyond the end of a row count as 0 and are neither read nor written.
+#pragma once
+
+#include "device/reduce.h"
+#include "device/simt.h"
+#include "eitri/enums.hpp"
+
+namespace eitri::EITRI_SIMT {
+
+template <DType kType> inline constexpr int kBytesOf = kType == DType::f32 ? 4 : kType == DType::bf16 || kType == DType::f16 ? 2 : 1;
+
+/// Elements that a thread takes at once: 16 bytes of the input.
+template <DType kIn> inline constexpr int kWideOf = 16 / kBytesOf<kIn>;
+
+template <DType kType, int kWide> struct Raw {
+  static constexpr int kBytes = kWide * kBytesOf<kType>;
+  static_assert(kBytes == 4 || kBytes % 8 == 0);
+  uint32_t w[kBytes / 4];
+};
+
+/// Calls body(c) for every chunk: kKept of them, unrolled so that what they keep stays in registers, or with kKept == 0 `chunks`.
+template <int kKept, class Body> EITRI_INLINE void for_each_chunk(int64_t chunks, Body&& body) {
+  if constexpr (kKept > 0) {
+    EITRI_UNROLL for (int c = 0; c < kKept; ++c) body(c);
+  } else {
+    EITRI_ROLL for (int64_t c = 0; c < chunks; ++c) body(c);
+  }
+}
+
+EITRI_INLINE const unsigned char* byte_at(const void* p, int64_t offset) { return static_cast<const unsigned char*>(p) + offset; }
+EITRI_INLINE unsigned char* byte_at(void* p, int64_t offset) { return static_cast<unsigned char*>(p) + offset; }
+
+/// Elements [first, first + kWide) of a row of n. `vectors`: the row begins at a multiple of 16 bytes, or of kWide elements.
+template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, int64_t first, int64_t n, bool vectors) {
+  constexpr int kBytes = Raw<kType, kWide>::kBytes;
+  Raw<kType, kWide> raw = {};
+  if (vectors && first + kWide <= n) {
+    const unsigned char* p = byte_at(row, first * kBytesOf<kType>);
+    if constexpr (kBytes >= 16) {
+      EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i) {
+        const Words<16> v = load16(p + i * 16);
+        EITRI_UNROLL for (int k = 0; k < 4; ++k) raw.w[i * 4 + k] = v.w[k];
+      }
+    } else if constexpr (kBytes == 8) {
+      const Words<8> v = load8(p);
+      raw.w[0] = v.w[0];
+      raw.w[1] = v.w[1];
+    } else {
+      raw.w[0] = load4(p).w[0];
+    }
+    return raw;
+  }
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+    if (first + e >= n) continue;
+    if constexpr (kBytesOf<kType> == 4) raw.w[e] = static_cast<const uint32_t*>(row)[first + e];
+    else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
+  }
+  return raw;
+}
+
+template <DType kType, int kWide> EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, int64_t first, int64_t n, bool vectors) {
+  constexpr int kBytes = Raw<kType, kWide>::kBytes;
+  if (vectors && first + kWide <= n) {
+    unsigned char* p = byte_at(row, first * kBytesOf<kType>);
+    if constexpr (kBytes >= 16) {
+      EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i)
+        store16(p + i * 16, {{raw.w[i * 4], raw.w[i * 4 + 1], raw.w[i * 4 + 2], raw.w[i * 4 + 3]}});
+    } else if constexpr (kBytes == 8) {
+      store8(p, {{raw.w[0], raw.w[1]}});
+    } else {
+      store4(p, {{raw.w[0]}});
+    }
+    return;
+  }
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+    if (first + e >= n) continue;
+    if constexpr (kBytesOf<kType> == 4) static_cast<uint32_t*>(row)[first + e] = raw.w[e];
+    else if constexpr (kBytesOf<kType> == 2) static_cast<uint16_t*>(row)[first + e] = static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16));
+    else byte_at(row, first)[e] = static_cast<unsigned char>(raw.w[e / 4] >> (e % 4 * 8));
+  }
+}
+
+template <DType kType, int kWide> EITRI_INLINE void unpack(const Raw<kType, kWide>& raw, float (&x)[kWide]) {
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+    if constexpr (kType == DType::f32) x[e] = bits_float(raw.w[e]);
+    else if constexpr (kType == DType::bf16) x[e] = bits_float(e % 2 == 0 ? raw.w[e / 2] << 16 : raw.w[e / 2] & 0xffff0000u);
+    else {
+      static_assert(kType == DType::f16);
+      x[e] = from_f16(static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16)));
+    }
+  }
+}
+
+/// Rounds and, for 8-bit types, clamps, by the numerics contract.
+template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> pack(const float (&x)[kWide]) {
+  Raw<kType, kWide> raw = {};
+  if constexpr (kType == DType::f32) {
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) raw.w[e] = float_bits(x[e]);
+  } else if constexpr (kType == DType::bf16 || kType == DType::f16) {
+    EITRI_UNROLL for (int i = 0; i < kWide / 2; ++i)
+      raw.w[i] = kType == DType::bf16 ? pack2_bf16(x[2 * i], x[2 * i + 1]) : pack2_f16(x[2 * i], x[2 * i + 1]);
+  } else if constexpr (kType == DType::f8e4m3) {
+    EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) raw.w[i] = pack4_f8e4m3(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  } else {
+    static_assert(kType == DType::i8 || kType == DType::f8e4m3fnuz);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      const auto code = kType == DType::i8 ? static_cast<uint8_t>(to_i8(x[e])) : to_f8e4m3fnuz(x[e]);
+      raw.w[e / 4] |= static_cast<uint32_t>(code) << (e % 4 * 8);
+    }
+  }
+  return raw;
+}
+
+/// The largest magnitude that a quantised type stores.
+template <DType kType> EITRI_INLINE float largest_of() {
+  return kType == DType::i8 ? kI8Max : kType == DType::f8e4m3 ? F8e4m3::max : F8e4m3fnuz::max;
+}
+
+/// What a block maximum counts of the elements.
+template <int kWide> EITRI_INLINE float largest_magnitude(const float (&x)[kWide], float amax) {
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) amax = Largest{}(finite_abs(x[e]), amax);
+  return amax;
+}
+
+/// Codes of the elements, for a scale whose inverse is given, to a row.
+template <DType kOut, int kWide>
+EITRI_INLINE void store_codes(const float (&x)[kWide], float inverse, void* row, int64_t first, int64_t n, bool vectors) {
+  float scaled[kWide];
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * inverse;
+  store_raw(pack<kOut>(scaled), row, first, n, vectors);
+}
+
+/// Rows at positions of moe_sort that name no token are skipped. Uniform over a block.
+EITRI_INLINE bool is_padding(const int32_t* sorted_ids, const int32_t* num_valid, int64_t tokens, int64_t row) {
+  return sorted_ids != nullptr && (row >= num_valid[0] || (sorted_ids[row] & 0xffffff) >= tokens);
+}
+
+}  // namespace eitri::EITRI_SIMT

@@ -1,0 +1,67 @@
+#include "ops/activation/simt.h"
+
+#include <algorithm>
+
+namespace eitri {
+
+namespace {
+
+int64_t tiles_per_row(const Activation::Problem& p, const RowShape& shape) {
+  const int64_t columns = int64_t{shape.threads} * wide_of(p.x);
+  return (p.inter + columns - 1) / columns;
+}
+int64_t blocks_of(const Activation::Problem& p, const RowShape& shape) {
+  return blocks_for(p.out == DType::i8 ? p.rows : p.rows * tiles_per_row(p, shape));
+}
+
+}  // namespace
+
+ActivationTask activation_task(const ActivationArgs& args, const Activation::Problem& p) {
+  return {.x = static_cast<const std::byte*>(args.x.data),
+          .x_stride = args.x.stride[0] * bits(p.x) / 8,
+          .x_dtype = p.x,
+          .out = static_cast<std::byte*>(args.out.data),
+          .out_stride = args.out.stride[0] * bits(p.out) / 8,
+          .out_dtype = p.out,
+          .scale = static_cast<float*>(args.scale.data),
+          .inter = p.inter,
+          .params = args.activation,
+          .gate = args.gate,
+          .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
+          .tokens = args.tokens};
+}
+
+ActivationForm activation_form(const Activation::Problem& p, const RowShape& shape) {
+  return {.x = p.x, .out = p.out, .kind = p.kind, .gate = p.gate, .threads = shape.threads, .chunks = shape.chunks};
+}
+
+SimtEntry activation_entry(const Activation::Problem& p, const RowShape& shape) {
+  const char* entry = p.out == DType::i8 ? "activation_block_per_row" : "activation_tiles";
+  return {.file = "ops/activation/simt.cuh",
+          .entry = entry,
+          .defines = {simt_define("ENTRY", entry), simt_define("X", p.x), simt_define("OUT", p.out), simt_define("KIND", p.kind),
+                      simt_define("GATE", p.gate), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+          .threads = shape.threads,
+          .blocks = blocks_of(p, shape)};
+}
+
+ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Problem& p, const RowShape& shape) {
+  const int wide = wide_of(p.x);
+  const bool halves = p.gate != GateLayout::separated || p.inter % wide == 0;  // up begins where gate ends
+  return {.task = activation_task(args, p),
+          .num_valid = p.sorted ? static_cast<const int32_t*>(args.num_valid.data) : nullptr,
+          .rows = p.rows,
+          .tiles_per_row = tiles_per_row(p, shape),
+          .blocks = blocks_of(p, shape),
+          .vectors = halves && is_vector_aligned(args.x, wide) && is_vector_aligned(args.out, wide) ? 1 : 0};
+}
+
+RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machine) {
+  if (p.out == DType::i8) return row_shape(p.inter, wide_of(p.x), p.rows, machine);
+  constexpr int kThreads = 256;
+  const int64_t vectors = std::max<int64_t>(1, (p.inter + wide_of(p.x) - 1) / wide_of(p.x));
+  const int64_t whole = (vectors + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
+  return {static_cast<int>(std::min<int64_t>(kThreads, whole)), 1};
+}
+
+}  // namespace eitri

@@ -1,0 +1,39 @@
+#include "ops/quantize/simt.h"
+
+namespace eitri {
+
+QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& p) {
+  return {.x = static_cast<const std::byte*>(args.x.data),
+          .x_stride = args.x.stride[0] * bits(p.x) / 8,
+          .x_dtype = p.x,
+          .q = static_cast<int8_t*>(args.q.data),
+          .q_stride = args.q.stride[0],
+          .scale = static_cast<float*>(args.scale.data),
+          .cols = p.cols,
+          .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
+          .tokens = args.tokens};
+}
+
+QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape) {
+  return {.x = p.x, .q = p.q, .threads = shape.threads, .chunks = shape.chunks};
+}
+
+SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape) {
+  return {.file = "ops/quantize/simt.cuh",
+          .entry = "quantize_block_per_row",
+          .defines = {simt_define("X", p.x), simt_define("Q", p.q), simt_define("THREADS", shape.threads),
+                      simt_define("CHUNKS", shape.chunks)},
+          .threads = shape.threads,
+          .blocks = blocks_for(p.rows)};
+}
+
+QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p) {
+  const int wide = wide_of(p.x);
+  return {.task = quantize_task(args, p),
+          .num_valid = p.sorted ? static_cast<const int32_t*>(args.num_valid.data) : nullptr,
+          .rows = p.rows,
+          .blocks = blocks_for(p.rows),
+          .vectors = is_vector_aligned(args.x, wide) && is_vector_aligned(args.q, wide) ? 1 : 0};
+}
+
+}  // namespace eitri

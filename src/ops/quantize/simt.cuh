@@ -1,0 +1,56 @@
+// quantize.simt.block_per_row: a block takes a row, keeps it in registers as it lies in memory, finds the largest finite
+// magnitude (one reduction), and writes the codes: memory is read once and written once, and bounds it. The same fp32
+// operations as every other row of the table, and a maximum has no rounding: the bits agree. Rows of any length with
+// chunks == 0, which reads them twice.
+//
+// Compiled with EITRI_THREADS the file has the entry quantize_block_per_row for the form that the other macros say.
+#pragma once
+
+#include "device/row.h"
+#include "ops/quantize/simt_params.h"
+
+namespace eitri::EITRI_SIMT {
+
+template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const QuantizeGrid& grid) {
+  constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
+  constexpr bool kKeep = kForm.chunks > 0;
+  const QuantizeTask& t = grid.task;
+  const bool vectors = grid.vectors != 0;
+  const int64_t chunks = (t.cols + kThreads * kWide - 1) / (kThreads * kWide);
+  const auto first_of = [](int64_t c) { return (c * kThreads + thread()) * kWide; };
+
+  EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
+  BlockReduce<kThreads> reduce(partials);
+  launch_dependents();
+  wait_for_dependencies();
+
+  for (int64_t row = block(); row < grid.rows; row += grid.blocks) {
+    if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
+    const void* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
+    Raw<kForm.x, kWide> kept[kKeep ? kForm.chunks : 1];
+    float v[kWide], amax = 0.0f;
+    for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      const auto raw = load_raw<kForm.x, kWide>(x, first_of(c), t.cols, vectors);
+      if constexpr (kKeep) kept[c] = raw;
+      unpack(raw, v);
+      amax = largest_magnitude(v, amax);
+    });
+    const float scale = scale_from_amax(reduce.max(amax), largest_of<kForm.q>()), inverse = inverse_scale(scale);
+    if (thread() == 0) t.scale[row] = scale;
+    for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      if constexpr (kKeep) unpack(kept[c], v);
+      else unpack(load_raw<kForm.x, kWide>(x, first_of(c), t.cols, vectors), v);
+      store_codes<kForm.q>(v, inverse, t.q + row * t.q_stride, first_of(c), t.cols, vectors);
+    });
+  }
+}
+
+}  // namespace eitri::EITRI_SIMT
+
+#if defined(EITRI_THREADS)
+EITRI_KERNEL(EITRI_THREADS) quantize_block_per_row(const eitri::QuantizeGrid grid) {
+  using namespace eitri;
+  EITRI_SIMT::quantize_block_per_row<QuantizeForm{.x = DType::EITRI_X, .q = DType::EITRI_Q, .threads = EITRI_THREADS,
+                                                  .chunks = EITRI_CHUNKS}>(grid);
+}
+#endif

@@ -1,0 +1,21 @@
+// The host side of the SIMT kernel of quantize: what to compile for a problem, and the argument of a call.
+#pragma once
+
+#include "ops/quantize/quantize.h"
+#include "ops/quantize/simt_params.h"
+#include "ops/quantize/simt_shape.h"
+
+namespace eitri {
+
+/// The rows of a checked call, as pointers.
+QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& problem);
+
+QuantizeForm quantize_form(const Quantize::Problem& problem, const RowShape& shape);
+SimtEntry quantize_entry(const Quantize::Problem& problem, const RowShape& shape);
+QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& problem);
+/// The shape without tuning.
+inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
+  return row_shape(p.cols, wide_of(p.x), p.rows, machine);
+}
+
+}  // namespace eitri

@@ -1,0 +1,32 @@
+#include "ops/quantize/simt_shape.h"
+
+#include <algorithm>
+
+namespace eitri {
+
+RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine) {
+  constexpr int64_t kMaxThreads = 1024;
+  const int64_t vectors = std::max<int64_t>(1, (columns + wide - 1) / wide);
+  const auto threads_with = [&](int64_t chunks) {
+    const int64_t threads = (vectors + chunks - 1) / chunks;
+    return (threads + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
+  };
+  // With up to two rows a unit, a row's own time is what counts.
+  const int64_t wanted = rows <= 2 * int64_t{machine.units} ? 1 : 2;
+  for (int64_t chunks = wanted; chunks <= 4; chunks *= 2) {
+    const int64_t threads = threads_with(chunks);
+    // 64 registers a thread at 1024 threads.
+    if (threads <= kMaxThreads / std::max<int64_t>(1, chunks / 2)) return {static_cast<int>(threads), static_cast<int>(chunks)};
+  }
+  return {static_cast<int>(kMaxThreads), 0};
+}
+
+bool is_vector_aligned(const View& view, int wide) {
+  if (!view.given()) return true;
+  const int64_t bytes = std::min<int64_t>(16, int64_t{wide} * bits(view.dtype) / 8);
+  const int64_t rows = view.rank > 1 ? view.shape[0] : 1;
+  return reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(bytes) == 0 &&
+         (rows <= 1 || view.stride[0] * bits(view.dtype) / 8 % bytes == 0);
+}
+
+}  // namespace eitri

@@ -1,0 +1,52 @@
+// How a SIMT kernel spreads a row over a block, and what a launcher needs to know of such a kernel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/view.h"
+
+namespace eitri {
+
+/// A machine as block sizes see it.
+struct SimtMachine {
+  int warp_size = 32;
+  int units = 132;  // multiprocessors or compute units
+};
+
+/// Threads of a block, and chunks of 16 bytes that each of them keeps in registers; 0 chunks: rows too long for that are read
+/// again in every pass.
+struct RowShape {
+  int threads = 0, chunks = 0;
+  bool operator==(const RowShape&) const = default;
+};
+/// For rows of `columns` elements, `wide` to a chunk. Few rows take many threads each, for latency; many rows take two chunks a
+/// thread, for loads in flight. What a thread keeps leaves room for 1024 threads on every machine.
+RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine);
+
+/// Elements in 16 bytes of an input.
+inline int wide_of(DType x) { return 128 / bits(x); }
+
+/// A kernel to compile and launch: entry `entry` of `file`, whose only argument is the op's parameter struct, by value.
+struct SimtEntry {
+  const char* file;   // from src/: "ops/rmsnorm/simt.cuh"
+  const char* entry;
+  std::vector<std::string> defines;  // "EITRI_X=bf16"
+  int threads;
+  int64_t blocks;
+};
+/// "EITRI_X=bf16": kernels read the value as an enumerator.
+template <class T> std::string simt_define(const char* name, const T& value) { return str("EITRI_", name, "=", value); }
+
+/// May threads read and write `wide` elements of every row of the tensor at once? Absent tensors do not matter.
+bool is_vector_aligned(const View& view, int wide);
+
+/// Blocks for `rows` of work, one each: kernels loop when there are more rows than blocks.
+inline int64_t blocks_for(int64_t rows) {
+  constexpr int64_t kMost = 1 << 20;
+  return rows < 1 ? 1 : rows < kMost ? rows : kMost;
+}
+
+}  // namespace eitri

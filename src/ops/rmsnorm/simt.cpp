@@ -1,0 +1,56 @@
+#include "ops/rmsnorm/simt.h"
+
+namespace eitri {
+
+namespace {
+
+int64_t row_bytes(const View& view) { return view.stride[0] * bits(view.dtype) / 8; }
+
+}  // namespace
+
+RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& p) {
+  return {.x = static_cast<const std::byte*>(args.x.data),
+          .x_stride = row_bytes(args.x),
+          .x_dtype = p.x,
+          .residual = static_cast<const std::byte*>(args.residual.data),
+          .residual_stride = row_bytes(args.residual),
+          .residual_out = static_cast<std::byte*>(args.residual_out.data),
+          .residual_out_stride = row_bytes(args.residual_out),
+          .residual_dtype = p.residual,
+          .weight = static_cast<const std::byte*>(args.weight.data),
+          .weight_dtype = p.weight,
+          .norm_weight = p.norm_weight,
+          .out = static_cast<std::byte*>(args.out.data),
+          .out_stride = row_bytes(args.out),
+          .out_dtype = p.out,
+          .scale = static_cast<float*>(args.scale.data),
+          .scale_row_stride = args.scale.stride[0],
+          .scale_group_stride = args.scale.stride[1],
+          .group = columns_of_scale(p),
+          .hidden = p.hidden,
+          .eps = args.eps};
+}
+
+RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
+  return {.x = p.x, .weight = p.weight, .residual = p.residual, .out = p.out, .quant = p.quant, .norm_weight = p.norm_weight,
+          .threads = shape.threads, .chunks = shape.chunks};
+}
+
+SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape) {
+  return {.file = "ops/rmsnorm/simt.cuh",
+          .entry = "rmsnorm_block_per_row",
+          .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual),
+                      simt_define("OUT", p.out), simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight),
+                      simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+          .threads = shape.threads,
+          .blocks = blocks_for(p.tokens)};
+}
+
+RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& p) {
+  bool vectors = true;
+  for (const View* view : {&args.x, &args.weight, &args.residual, &args.residual_out, &args.out})
+    vectors = vectors && is_vector_aligned(*view, wide_of(p.x));
+  return {.task = rmsnorm_task(args, p), .tokens = p.tokens, .blocks = blocks_for(p.tokens), .vectors = vectors ? 1 : 0};
+}
+
+}  // namespace eitri

@@ -1,0 +1,134 @@
+// rmsnorm.simt.block_per_row: a block takes a row. Its threads keep the row's values in registers as they lie in memory (after
+// the residual is added and rounded), sum the squares, and use the values again for the output: memory is read once and
+// written once, and bounds it. Quantised rows take a second reduction (per token) or a maximum over 16 bytes' worth of lanes
+// (groups of 128), and compute the normed values twice rather than keep them.
+//
+// Weights are fetched before the kernel waits for the one before it. With chunks == 0, rows of any length are read again in
+// every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
+//
+// Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say.
+#pragma once
+
+#include "device/row.h"
+#include "ops/rmsnorm/simt_params.h"
+
+namespace eitri::EITRI_SIMT {
+
+/// The chunk of the row that is normed: x, or x + residual as stored in residual_out.
+template <RmsNormForm kForm, DType kSum, int kWide>
+EITRI_INLINE Raw<kSum, kWide> summed_chunk(const RmsNormTask& t, int64_t row, int64_t first, bool vectors) {
+  const auto x = load_raw<kForm.x, kWide>(byte_at(t.x, row * t.x_stride), first, t.hidden, vectors);
+  if constexpr (kForm.residual == DType::none) {
+    return x;
+  } else {
+    const auto residual = load_raw<kForm.residual, kWide>(byte_at(t.residual, row * t.residual_stride), first, t.hidden, vectors);
+    float a[kWide], b[kWide];
+    unpack(x, a);
+    unpack(residual, b);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) a[e] += b[e];
+    const auto sum = pack<kSum>(a);
+    store_raw(sum, byte_at(t.residual_out, row * t.residual_out_stride), first, t.hidden, vectors);
+    return sum;
+  }
+}
+
+/// values * factor * weight.
+template <RmsNormForm kForm, DType kSum, int kWide, class Weights>
+EITRI_INLINE void normed(const Raw<kSum, kWide>& sum, const Weights& weights, float factor, float (&out)[kWide]) {
+  unpack(sum, out);
+  EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] *= factor;
+  if constexpr (kForm.weight != DType::none) {
+    float w[kWide];
+    unpack(weights, w);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] *= kForm.norm_weight == NormWeight::plus_one ? 1.0f + w[e] : w[e];
+  }
+}
+
+template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
+  constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
+  constexpr DType kSum = kForm.residual == DType::none ? kForm.x : kForm.residual;
+  constexpr DType kWeight = kForm.weight == DType::none ? kForm.x : kForm.weight;
+  constexpr bool kKeep = kForm.chunks > 0;
+  constexpr int kKept = kKeep ? kForm.chunks : 1;
+  const RmsNormTask& t = grid.task;
+  const bool vectors = grid.vectors != 0;
+  const int64_t chunks = kKeep ? kKept : (t.hidden + kThreads * kWide - 1) / (kThreads * kWide);
+  const auto first_of = [](int64_t c) { return (c * kThreads + thread()) * kWide; };
+
+  EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
+  BlockReduce<kThreads> reduce(partials);
+
+  Raw<kWeight, kWide> weights[kKept] = {};
+  if constexpr (kKeep && kForm.weight != DType::none) {
+    EITRI_UNROLL for (int c = 0; c < kKept; ++c) weights[c] = load_raw<kWeight, kWide>(t.weight, first_of(c), t.hidden, vectors);
+  }
+  launch_dependents();
+  wait_for_dependencies();
+
+  for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
+    Raw<kSum, kWide> kept[kKept];
+    float squares = 0.0f, v[kWide];
+    for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      const auto sum = summed_chunk<kForm, kSum, kWide>(t, row, first_of(c), vectors);
+      if constexpr (kKeep) kept[c] = sum;
+      unpack(sum, v);
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares += v[e] * v[e];
+    });
+    const float factor = 1.0f / root(reduce.sum(squares) / static_cast<float>(t.hidden) + t.eps);
+    // Chunk c of the normed row.
+    const auto value = [&](int64_t c) {
+      if constexpr (kKeep) {
+        normed<kForm>(kept[c], weights[c], factor, v);
+      } else {
+        const void* source = kForm.residual == DType::none ? byte_at(t.x, row * t.x_stride)
+                                                           : byte_at(static_cast<const void*>(t.residual_out), row * t.residual_out_stride);
+        const auto sum = load_raw<kSum, kWide>(source, first_of(c), t.hidden, vectors);
+        if constexpr (kForm.weight != DType::none) weights[0] = load_raw<kWeight, kWide>(t.weight, first_of(c), t.hidden, vectors);
+        normed<kForm>(sum, weights[0], factor, v);
+      }
+    };
+    void* const out = byte_at(t.out, row * t.out_stride);
+    float* const scale = t.scale + row * t.scale_row_stride;
+    if constexpr (kForm.quant == Quant::none) {
+      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+        value(c);
+        store_raw(pack<kForm.out>(v), out, first_of(c), t.hidden, vectors);
+      });
+    } else if constexpr (kForm.quant == Quant::per_token) {
+      float amax = 0.0f;
+      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+        value(c);
+        amax = largest_magnitude(v, amax);
+      });
+      const float s = scale_from_amax(reduce.max(amax), largest_of<kForm.out>()), inverse = inverse_scale(s);
+      if (thread() == 0) *scale = s;
+      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+        value(c);
+        store_codes<kForm.out>(v, inverse, out, first_of(c), t.hidden, vectors);
+      });
+    } else {
+      static_assert(kForm.quant == Quant::per_1x128);
+      constexpr int kLanes = 128 / kWide;  // of a group: adjacent, in one warp
+      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+        value(c);
+        const float amax = group_reduce<kLanes>(largest_magnitude(v, 0.0f), Largest{});
+        const float s = scale_from_amax(amax, largest_of<kForm.out>()), inverse = inverse_scale(s);
+        const int64_t first = first_of(c);
+        if (first < t.hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s;
+        store_codes<kForm.out>(v, inverse, out, first, t.hidden, vectors);
+      });
+    }
+  }
+}
+
+}  // namespace eitri::EITRI_SIMT
+
+#if defined(EITRI_THREADS)
+EITRI_KERNEL(EITRI_THREADS) rmsnorm_block_per_row(const eitri::RmsNormGrid grid) {
+  using namespace eitri;
+  EITRI_SIMT::rmsnorm_block_per_row<RmsNormForm{.x = DType::EITRI_X, .weight = DType::EITRI_WEIGHT, .residual = DType::EITRI_RESIDUAL,
+                                                .out = DType::EITRI_OUT, .quant = Quant::EITRI_QUANT,
+                                                .norm_weight = NormWeight::EITRI_NORM_WEIGHT, .threads = EITRI_THREADS,
+                                                .chunks = EITRI_CHUNKS}>(grid);
+}
+#endif

@@ -1,0 +1,21 @@
+// The host side of the SIMT kernel of rmsnorm: what to compile for a problem, and the argument of a call.
+#pragma once
+
+#include "ops/quantize/simt_shape.h"
+#include "ops/rmsnorm/rmsnorm.h"
+#include "ops/rmsnorm/simt_params.h"
+
+namespace eitri {
+
+/// The rows of a checked call, as pointers.
+RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& problem);
+
+RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape);
+SimtEntry rmsnorm_entry(const RmsNorm::Problem& problem, const RowShape& shape);
+RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& problem);
+/// The shape without tuning.
+inline RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
+  return row_shape(p.hidden, wide_of(p.x), p.tokens, machine);
+}
+
+}  // namespace eitri
