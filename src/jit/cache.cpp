@@ -260,6 +260,7 @@ std::shared_ptr<const Binary> Cache::wait_or_build(Job& job) {
     if (!waited) {
       waited = true;
       count(&Counters::waits);
+      options_.steps.at("waiting");
     }
     const double so_far = seconds_since(start);
     if (so_far >= options_.wait_s) {

@@ -158,7 +158,10 @@ std::vector<std::string> library_folders(const std::vector<std::string>& prefixe
   packages.insert(packages.end(), {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
                                    "/usr/lib/python3*/dist-packages"});
   for (const std::string& folder : packages) {
-    for (const std::string& lib : glob_newest_first(folder + "/nvidia/*/lib")) out.push_back(lib);
+    // One folder per major version since 13, one per library before.
+    for (const char* kind : {"/nvidia/cu[0-9]*/lib", "/nvidia/*/lib"}) {
+      for (const std::string& lib : glob_newest_first(folder + kind)) out.push_back(lib);
+    }
   }
   return out;
 }

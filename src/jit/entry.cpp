@@ -64,7 +64,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 }
 
 std::string new_folder(const std::string& root, const char* kind) {
-  make_folder(root);
+  make_private_dir(root);  // somebody may have removed it, or all of the cache
   make_folder(str(root, "/", kind));
   std::string name = str(root, "/", kind, "/", ::getpid(), "-XXXXXX");
   if (::mkdtemp(name.data()) == nullptr) fail_write(name);

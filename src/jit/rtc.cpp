@@ -27,8 +27,8 @@ struct RtcApi {
 
 class RtcCompiler final : public Compiler {
  public:
-  RtcCompiler(const RtcKind& kind, std::string path, std::string identity)
-      : kind_(kind), path_(std::move(path)), identity_(std::move(identity)) {}
+  RtcCompiler(const RtcKind& kind, std::string path, std::vector<std::string> companions, std::string identity)
+      : kind_(kind), path_(std::move(path)), companions_(std::move(companions)), identity_(std::move(identity)) {}
 
   std::string_view name() const override { return kind_.name; }
   const std::string& identity() const override { return identity_; }
@@ -93,6 +93,8 @@ class RtcCompiler final : public Compiler {
   const RtcApi* load(std::string& why) const {
     const std::lock_guard lock(mutex_);
     if (loaded_) return &api_;
+    // Loaded by path, they are there when the library asks for them by name, wherever its own search would have looked.
+    for (const std::string& companion : companions_) ::dlopen(companion.c_str(), RTLD_NOW | RTLD_LOCAL);
     void* const library = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       const char* const message = ::dlerror();
@@ -123,7 +125,9 @@ class RtcCompiler final : public Compiler {
   }
 
   RtcKind kind_;
-  std::string path_, identity_;
+  std::string path_;
+  std::vector<std::string> companions_;
+  std::string identity_;
   mutable std::mutex mutex_;
   mutable RtcApi api_;
   mutable bool loaded_ = false;
@@ -135,7 +139,7 @@ FoundCompiler make_rtc(const RtcKind& kind, const std::string& path, const std::
   try {
     std::string identity = str(kind.name, ", ", content_identity(path));
     for (const std::string& file : companions) identity += str("; ", content_identity(file));
-    return {std::make_shared<RtcCompiler>(kind, path, std::move(identity)), {}};
+    return {std::make_shared<RtcCompiler>(kind, path, companions, std::move(identity)), {}};
   } catch (const Error& error) {
     return {nullptr, error.what()};
   }

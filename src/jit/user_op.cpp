@@ -49,10 +49,12 @@ void* load_from_memory(const Binary& binary, std::string& why) {
   return library;
 }
 
-std::string got(const UserParameter& p, double real) { return str(p.name, " is the number ", real); }
-
-/// "2*k" with "k = 3 (from x)" when known.
 std::string wanted_type(const UserParameter& p) { return p.is_tensor() ? str(p.strided ? "strided " : "", p.type) : str("a number of type ", p.type); }
+
+/// "op: x <got>; expected <type><more>"; no text is made unless it is needed.
+template <class... Got> void want(bool ok, const std::string& op, const UserParameter& p, const char* more, const Got&... got) {
+  if (!ok) [[unlikely]] fail(Code::invalid_argument, str(op, ": ", p.name, got..., "; expected ", wanted_type(p), more));
+}
 
 }  // namespace
 
@@ -94,33 +96,31 @@ UserOp::Entry UserOp::load() const {
 void UserOp::check_scalar(const UserParameter& p, const UserValue& value, Argument& out) const {
   const std::string& op = declaration_.name;
   using Kind = UserValue::Kind;
-  require(value.kind_ != Kind::tensor, op, ": ", p.name, " is a tensor; expected ", wanted_type(p));
-  const bool wants_real = p.scalar == UserScalar::f32 || p.scalar == UserScalar::f64;
-  if (wants_real) {
-    require(value.kind_ != Kind::huge, op, ": ", p.name, " is an integer above 2^63; expected ", wanted_type(p));
+  want(value.kind_ != Kind::tensor, op, p, "", " is a tensor");
+  want(value.kind_ != Kind::huge, op, p, "", " is an integer of 2^63 or more");
+  if (p.scalar == UserScalar::f32 || p.scalar == UserScalar::f64) {
     out.real = value.kind_ == Kind::real ? value.real_ : static_cast<double>(value.integer_);
     const bool fits = p.scalar == UserScalar::f64 || !std::isfinite(out.real) || std::fabs(out.real) <= double{std::numeric_limits<float>::max()};
-    require(fits, op, ": ", got(p, out.real), "; expected ", wanted_type(p));
+    want(fits, op, p, "", " is the number ", out.real);
     return;
   }
-  if (value.kind_ == Kind::real) fail(Code::invalid_argument, str(op, ": ", got(p, value.real_), " with a fraction's type; expected ", wanted_type(p)));
-  require(value.kind_ != Kind::huge, op, ": ", p.name, " is an integer above 2^63; expected ", wanted_type(p));
+  if (value.kind_ == Kind::real) want(false, op, p, "", " is the number ", value.real_, " of a floating-point type");
   out.integer = value.integer_;
   const bool fits = p.scalar == UserScalar::i64 || (out.integer >= INT32_MIN && out.integer <= INT32_MAX);
-  require(fits, op, ": ", p.name, " is the number ", out.integer, "; expected ", wanted_type(p));
+  want(fits, op, p, "", " is the number ", out.integer);
 }
 
 void UserOp::check_tensor(const UserParameter& p, const UserValue& value, Argument& out) const {
-  const char* const op = declaration_.name.c_str();
-  require(value.kind_ == UserValue::Kind::tensor, op, ": ", p.name, " is a number; expected ", wanted_type(p));
+  const std::string& op = declaration_.name;
+  want(value.kind_ == UserValue::Kind::tensor, op, p, "", " is a number");
   const View& view = *value.view_;
-  require(view.given(), op, ": ", p.name, " is not given; expected ", wanted_type(p));
-  require(view.dtype == p.dtype && view.rank == static_cast<int>(p.shape.size()), op, ": ", p.name, " is ", view, "; expected ", wanted_type(p));
-  require(view.layout == Layout::strided, op, ": ", p.name, " is ", view, "; expected ", wanted_type(p), " that is not packed");
-  require(view.device.kind == DeviceKind::cpu, op, ": ", p.name, " is on a GPU; expected ", wanted_type(p), " in host memory");
-  if (p.use == UserUse::in) check_view(view, op, p.name.c_str(), view.rank);
-  else check_output(view, op, p.name.c_str(), view.rank);
-  require(p.strided || is_contiguous(view), op, ": ", p.name, " is ", view, "; expected ", wanted_type(p), " that is contiguous");
+  want(view.given(), op, p, "", " is not given");
+  want(view.dtype == p.dtype && view.rank == static_cast<int>(p.shape.size()), op, p, "", " is ", view);
+  want(view.layout == Layout::strided, op, p, " that is not packed", " is ", view);
+  want(view.device.kind == DeviceKind::cpu, op, p, " in host memory", " is on a GPU");
+  if (p.use == UserUse::in) check_view(view, op.c_str(), p.name.c_str(), view.rank);
+  else check_output(view, op.c_str(), p.name.c_str(), view.rank);
+  want(p.strided || is_contiguous(view), op, p, " that is contiguous", " is ", view);
   out.data = view.data;
   for (int d = 0; d < view.rank; ++d) {
     out.shape[d] = view.shape[d];
@@ -150,7 +150,7 @@ void UserOp::bind_extents(std::span<const UserValue> args, int64_t* extents) con
   each([&](size_t i, const UserExtent& e, int64_t value) {
     const UserParameter& p = d.parameters[i];
     if (e.name < 0) {
-      require(value == e.factor, d.name, ": ", p.name, " is ", *args[i].view_, "; expected ", wanted_type(p));
+      want(value == e.factor, d.name, p, "", " is ", *args[i].view_);
       return;
     }
     if (from[e.name] < 0) {

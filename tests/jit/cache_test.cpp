@@ -438,6 +438,16 @@ TEST_F(JitCache, NoFolderAtAll) {
   EXPECT_NE(in_a_file.disk_problem(), "");
 }
 
+// Somebody deletes the whole cache under a running process.
+TEST_F(JitCache, RemovedWhileInUse) {
+  Cache cache(options());
+  const auto a = cache.get(compiler, fake_request("a"));
+  fs::remove_all(folder / "cache");
+  EXPECT_EQ(cache.get(compiler, fake_request("a")), a);
+  EXPECT_NE(cache.get(compiler, fake_request("b"))->path, "");
+  EXPECT_EQ(fresh(fake_request("b"))->origin, Origin::disk);
+}
+
 // The files are never deleted, and what they say about holders is never believed.
 TEST_F(JitCache, ForgedLockFilesAreHarmless) {
   for (int i = 0; i < 4096; ++i) {
@@ -454,7 +464,7 @@ TEST_F(JitCache, ForgedLockFilesAreHarmless) {
 TEST(JitManifest, RoundTrip) {
   const Manifest m = {.key = "k", .failed = true, .label = "l\n\"", .target = "sm_90a", .compiler = "c", .identity = "i", .source = "s.cu",
                       .defines = {"A=1"}, .flags = {"-O3"}, .system = {"vector"}, .closure = {{"s.cu", "00"}}, .command = "cc",
-                      .log = std::string("bad \xff\xfe utf8 \0 zero", 20), .created = 5, .seconds = 0.5, .file = "f", .size = 7, .checksum = "x"};
+                      .log = std::string("bad \xff\xfe utf8 \0 zero", 18), .created = 5, .seconds = 0.5, .file = "f", .size = 7, .checksum = "x"};
   const Manifest back = manifest_from(to_text(m));
   EXPECT_EQ(back.label, m.label);
   EXPECT_EQ(back.closure, m.closure);

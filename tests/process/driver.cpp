@@ -31,6 +31,10 @@ double number(const std::string& name, double fallback) { return values.contains
 
 /// Says where it is and stays there until it is killed.
 void stop_at(std::string_view step, void*) {
+  if (step == "waiting") {
+    std::printf("waiting\n");
+    std::fflush(stdout);
+  }
   if (step != value("stop_at")) return;
   std::printf("stopped\n");
   std::fflush(stdout);
