@@ -23,7 +23,7 @@
 #else
 #error "EITRI_SIMT_EMULATED is the lanes of a warp: 32 or 64"
 #endif
-#define EITRI_INLINE inline __attribute__((always_inline))
+#define EITRI_INLINE inline
 #define EITRI_KERNEL(threads) inline void
 #define EITRI_SHARED static
 #define EITRI_UNROLL

@@ -12,6 +12,7 @@ struct ActivationForm {
   GateLayout gate = GateLayout::none;
   int threads = 0;  // of a block
   int chunks = 0;   // with an i8 out: kept by a thread; 0: rows are computed again
+  bool operator==(const ActivationForm&) const = default;
 };
 
 /// The argument of both kernels.

@@ -10,6 +10,7 @@ struct QuantizeForm {
   DType x = DType::bf16, q = DType::i8;
   int threads = 0;  // of a block
   int chunks = 0;   // kept by a thread; 0: rows are read again
+  bool operator==(const QuantizeForm&) const = default;
 };
 
 /// The argument of the kernel.

@@ -12,6 +12,7 @@ struct RmsNormForm {
   NormWeight norm_weight = NormWeight::plain;
   int threads = 0;  // of a block
   int chunks = 0;   // kept by a thread; 0: rows are read again
+  bool operator==(const RmsNormForm&) const = default;
 };
 
 /// The argument of the kernel.

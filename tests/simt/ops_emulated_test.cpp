@@ -1,0 +1,120 @@
+// The SIMT kernels of the operators on the operators' own cases, emulated with warps of 32 and of 64.
+#include <gmock/gmock.h>
+
+#include "ops/activation/simt.h"
+#include "ops/quantize/simt.h"
+#include "ops/rmsnorm/simt.h"
+#include "simt/check_emulated.h"
+
+namespace eitri {
+namespace {
+
+using simt_emulation::check_emulated;
+using simt_emulation::EmulatedLaunch;
+using simt_emulation::tested_shape;
+
+EmulatedLaunch rmsnorm_launch(const RmsNormArgs& args, const RmsNorm::Problem& p, int warp_size, int64_t most_blocks) {
+  const RowShape shape = tested_shape(p.hidden, wide_of(p.x));
+  RmsNormGrid grid = rmsnorm_grid(args, p);
+  grid.blocks = std::min(grid.blocks, most_blocks);
+  const RmsNormForm form = rmsnorm_form(p, shape);
+  const RmsNormLane lane = warp_size == 32 ? simt32::rmsnorm_lane(form) : simt64::rmsnorm_lane(form);
+  if (lane == nullptr) return {};
+  return {shape.threads, grid.blocks, [=] { lane(grid); }};
+}
+
+EmulatedLaunch activation_launch(const ActivationArgs& args, const Activation::Problem& p, int warp_size, int64_t most_blocks) {
+  const RowShape shape = p.out == DType::i8 ? tested_shape(p.inter, wide_of(p.x)) : RowShape{kOneChunkThreads, 1};
+  ActivationGrid grid = activation_grid(args, p, shape);
+  grid.blocks = std::min(grid.blocks, most_blocks);
+  const ActivationForm form = activation_form(p, shape);
+  const ActivationLane lane = warp_size == 32 ? simt32::activation_lane(form) : simt64::activation_lane(form);
+  if (lane == nullptr) return {};
+  return {shape.threads, grid.blocks, [=] { lane(grid); }};
+}
+
+EmulatedLaunch quantize_launch(const QuantizeArgs& args, const Quantize::Problem& p, int warp_size, int64_t most_blocks) {
+  const RowShape shape = tested_shape(p.cols, wide_of(p.x));
+  QuantizeGrid grid = quantize_grid(args, p);
+  grid.blocks = std::min(grid.blocks, most_blocks);
+  const QuantizeForm form = quantize_form(p, shape);
+  const QuantizeLane lane = warp_size == 32 ? simt32::quantize_lane(form) : simt64::quantize_lane(form);
+  if (lane == nullptr) return {};
+  return {shape.threads, grid.blocks, [=] { lane(grid); }};
+}
+
+TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch); }
+TEST(SimtOps, activation_equals_the_reference) { check_emulated<Activation>(activation_launch); }
+TEST(SimtOps, quantize_equals_the_reference) { check_emulated<Quantize>(quantize_launch); }
+
+/// The functions are the same text on every machine: with a fused multiply-add there is no difference to AVX2.
+TEST(SimtOps, activation_has_the_bits_of_avx2) {
+  const auto kernels = Activation::kernels();
+  const auto row = std::find_if(kernels.begin(), kernels.end(), [](const auto& k) { return k.target == Target::x86_avx2; });
+  if (row == kernels.end() || !target_runs_on(Target::x86_avx2, cpu_device())) GTEST_SKIP() << "this machine runs no AVX2 row";
+  for (const auto& [problem, note] : Activation::cases().test) {
+    if (Activation::empty(problem) || problem.sorted || problem.x == DType::f16) continue;
+    SCOPED_TRACE(key_of(problem));
+    Maker maker({.guards = true});
+    const ActivationArgs args = Activation::make(problem, maker);
+    {
+      const ForceScope force(Activation::name, row->name);
+      call<Activation>(args);
+    }
+    std::vector<double> want;
+    for (const Output& o : Activation::outputs(args))
+      for (int64_t r = 0; r < o.view.shape[0]; ++r)
+        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j) want.push_back(o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r}));
+    maker.poison_outputs();
+    const EmulatedLaunch launch = activation_launch(args, problem, 64, 8);
+    ASSERT_TRUE(launch.lane);
+    ASSERT_EQ(simt_emulation::run({.blocks = launch.blocks, .threads = launch.threads, .warp_size = 64}, launch.lane), "");
+    size_t i = 0;
+    for (const Output& o : Activation::outputs(args))
+      for (int64_t r = 0; r < o.view.shape[0]; ++r)
+        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j, ++i) {
+          const double got = o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r});
+          ASSERT_TRUE(got == want[i] || (std::isnan(got) && std::isnan(want[i]))) << o.name << "[" << r << ", " << j << "] is " << got
+                                                                                   << "; AVX2 has " << want[i];
+        }
+  }
+}
+
+TEST(SimtShape, rows_fit_their_blocks) {
+  for (const int warp_size : {32, 64})
+    for (const int wide : {4, 8})
+      for (const int64_t rows : {1, 264, 265, 100'000})
+        for (int64_t columns = 1; columns < 40'000; columns += columns / 7 + 1) {
+          const RowShape shape = row_shape(columns, wide, rows, {.warp_size = warp_size, .units = 132});
+          SCOPED_TRACE(testing::Message() << columns << " columns, wide " << wide << ", warp " << warp_size << ", rows " << rows);
+          ASSERT_EQ(shape.threads % warp_size, 0);
+          ASSERT_GE(shape.threads, warp_size);
+          ASSERT_LE(shape.threads, 1024);
+          ASSERT_TRUE(shape.chunks == 0 || int64_t{shape.threads} * shape.chunks * wide >= columns);
+          ASSERT_LE(shape.threads * std::max(1, shape.chunks / 2), 1024) << "registers";
+          // No chunk is without work.
+          ASSERT_TRUE(shape.chunks <= 1 || int64_t{shape.threads} * (shape.chunks - 1) * wide < columns ||
+                      shape.threads == warp_size);
+          if (columns > 2048 * wide) ASSERT_EQ(shape.chunks, 0);
+        }
+}
+
+TEST(SimtShape, entries_name_what_they_are_compiled_for) {
+  const RmsNorm::Problem norm{.tokens = 4096, .hidden = 7168, .residual = DType::bf16, .out = DType::f8e4m3, .quant = Quant::per_1x128};
+  const SimtEntry entry = rmsnorm_entry(norm, rmsnorm_shape(norm, {}));
+  EXPECT_STREQ(entry.entry, "rmsnorm_block_per_row");
+  EXPECT_EQ(entry.threads, 448);
+  EXPECT_EQ(entry.blocks, 4096);
+  EXPECT_THAT(entry.defines, testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3",
+                                                  "EITRI_QUANT=per_1x128", "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2"));
+  const Activation::Problem act{.rows = 64, .inter = 768};
+  EXPECT_THAT(activation_entry(act, activation_shape(act, {})).defines,
+              testing::ElementsAre("EITRI_ENTRY=activation_tiles", "EITRI_X=bf16", "EITRI_OUT=bf16", "EITRI_KIND=silu",
+                                   "EITRI_GATE=separated", "EITRI_THREADS=96", "EITRI_CHUNKS=1"));
+  const Quantize::Problem codes{.rows = 1, .cols = 2048};
+  EXPECT_THAT(quantize_entry(codes, quantize_shape(codes, {.warp_size = 64})).defines,
+              testing::ElementsAre("EITRI_X=bf16", "EITRI_Q=i8", "EITRI_THREADS=256", "EITRI_CHUNKS=1"));
+}
+
+}  // namespace
+}  // namespace eitri

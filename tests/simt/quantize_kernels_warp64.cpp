@@ -1,0 +1,3 @@
+// quantize's SIMT kernels with warps of 64.
+#define EITRI_SIMT_EMULATED 64
+#include "simt/quantize_kernels_body.h"
