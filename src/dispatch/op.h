@@ -94,7 +94,8 @@ template <Operator Op> void call(const typename Op::Args& args) {
     Op::reference(args, nullptr);
     return;
   }
-  detail::launch<Op>(route<Op>(problem), args, problem);
+  const Route<Op> chosen = route<Op>(problem);  // a copy: a recipe's children may route the same op
+  detail::launch<Op>(chosen, args, problem);
 }
 
 }  // namespace eitri

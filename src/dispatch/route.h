@@ -117,7 +117,7 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
       if (c.support.ok && (best == nullptr || c.guess.us < best->guess.us)) best = &c;
     if (best == nullptr) fail_unsupported<Op>(problem, all);
     route.config = best->guess.config;
-    say("cost model: ", best->guess.us, " us is the least of the supported rows");
+    say("cost model: ", std::round(best->guess.us * 10) / 10, " us is the least of the supported rows");
   }
   route.kernel = best->kernel;
   route.predicted_us = best->guess.us;
@@ -126,49 +126,61 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
   return route;
 }
 
-/// Looks the problem up; a miss asks every row once. < 100 ns when cached. The reference stays valid until the calling
-/// thread's next generation change, so use it at once (Plan copies it).
+/// Looks the problem up; a miss asks every row once. The reference stays valid until the calling thread routes another
+/// problem of the op, so use it at once (Plan copies it).
 template <class Op> const Route<Op>& route(const typename Op::Problem& problem) {
   using Problem = typename Op::Problem;
   struct Slot {
     Problem problem;
-    std::shared_ptr<const Route<Op>> route;
+    Route<Op> route;
     uint32_t generation = 0;
   };
   struct Shared {
     std::shared_mutex mutex;
     uint32_t generation = 0;
     struct Hash { size_t operator()(const Problem& p) const { return hash_of(p); } };
-    std::unordered_map<Problem, std::shared_ptr<const Route<Op>>, Hash> map;
+    std::unordered_map<Problem, Route<Op>, Hash> map;
   };
-  constexpr size_t kSlots = 256;  // per thread and op, direct mapped: no lock and no pointer chase on a hit
-  static thread_local std::array<Slot, kSlots> slots;
+  // Per thread and op, direct mapped: no lock and no pointer chase on a hit. Made on first use; the bare pointer beside the
+  // owner keeps the hot path free of the guard that a thread_local with a destructor needs.
+  constexpr size_t kSlots = 256;
+  static thread_local constinit Slot* slots = nullptr;
   static Shared shared;
   const uint32_t generation = route_generation();
-  Slot& slot = slots[hash_of(problem) % kSlots];
-  if (slot.route != nullptr && slot.generation == generation && slot.problem == problem) [[likely]] return *slot.route;
+  const uint64_t hash = hash_of(problem);
+  if (slots != nullptr) [[likely]] {
+    const Slot& slot = slots[hash % kSlots];
+    if (slot.generation == generation && slot.problem == problem) [[likely]] return slot.route;
+  } else {
+    static thread_local std::unique_ptr<Slot[]> owner;
+    owner = std::make_unique<Slot[]>(kSlots);
+    slots = owner.get();
+  }
 
-  std::shared_ptr<const Route<Op>> found;
+  Slot& slot = slots[hash % kSlots];
   {
     std::shared_lock lock(shared.mutex);
     if (shared.generation == generation)
-      if (const auto it = shared.map.find(problem); it != shared.map.end()) found = it->second;
+      if (const auto it = shared.map.find(problem); it != shared.map.end()) {
+        slot = {problem, it->second, generation};
+        return slot.route;
+      }
   }
-  if (found == nullptr) {
-    counter("route.miss").fetch_add(1, std::memory_order_relaxed);
-    const Device& device = cpu_device();
-    auto all = candidates<Op>(problem, device);
-    found = std::make_shared<const Route<Op>>(choose<Op>(problem, device, all, nullptr));
+  counter("route.miss").fetch_add(1, std::memory_order_relaxed);
+  const Device& device = cpu_device();
+  auto all = candidates<Op>(problem, device);
+  const Route<Op> chosen = choose<Op>(problem, device, all, nullptr);  // may route children: slot is written after it
+  {
     std::unique_lock lock(shared.mutex);
     if (shared.generation != generation) {
       shared.map.clear();
       shared.generation = generation;
     }
     if (shared.map.size() > 65536) shared.map.clear();  // bounded; a server with ragged shapes refills it
-    shared.map.emplace(problem, found);
+    shared.map.emplace(problem, chosen);
   }
-  slot = {problem, std::move(found), generation};
-  return *slot.route;
+  slot = {problem, chosen, generation};
+  return slot.route;
 }
 
 }  // namespace eitri

@@ -5,7 +5,7 @@
 
 namespace eitri {
 
-thread_local Trace* Trace::current_ = nullptr;
+thread_local constinit Trace* Trace::current_ = nullptr;
 
 size_t Trace::begin() {
   steps_.emplace_back();

@@ -39,7 +39,7 @@ class Trace {
   void drop(size_t index);
 
  private:
-  static thread_local Trace* current_;
+  static thread_local constinit Trace* current_;  // constinit: read without a guard on every call
   Trace* outer_;
   int depth_ = 0;
   std::vector<Step> steps_;

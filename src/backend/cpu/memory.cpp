@@ -61,47 +61,63 @@ namespace {
 struct Arena {
   std::vector<Buffer> blocks;
   size_t block = 0, offset = 0;  // the top
-  int depth = 0;
+  int depth = 0;                 // scopes that hold something
 };
-thread_local Arena arena;
+// The bare pointer keeps the guard of a thread_local with a destructor off the hot path.
+thread_local constinit Arena* arena = nullptr;
+
+Arena& make_arena() {
+  static thread_local std::unique_ptr<Arena> owner;
+  owner = std::make_unique<Arena>();
+  return *(arena = owner.get());
+}
+
+/// Moves the top to where `bytes` fit, on a new block if need be.
+void make_room(Arena& a, size_t bytes) {
+  if (a.depth == 0 && a.blocks.size() > 1) {  // nothing is lent: one block of the whole size replaces them
+    size_t total = 0;
+    for (const Buffer& b : a.blocks) total += b.size();
+    a.blocks.clear();
+    a.block = a.offset = 0;
+    a.blocks.emplace_back(std::max(total, round_up(bytes, kHugePage)));
+    return;
+  }
+  while (a.block < a.blocks.size() && a.blocks[a.block].size() - a.offset < bytes) {
+    ++a.block;
+    a.offset = 0;
+  }
+  if (a.block == a.blocks.size()) a.blocks.emplace_back(round_up(std::max(bytes, size_t{256} << 10), kHugePage));
+}
 
 }  // namespace
 
-WorkspaceScope::WorkspaceScope(size_t bytes) : block_(arena.block), offset_(arena.offset) {
-  ++arena.depth;
+WorkspaceScope::WorkspaceScope(size_t bytes) {
   if (bytes == 0) return;
+  Arena& a = arena != nullptr ? *arena : make_arena();
   bytes = round_up(bytes, kAlign);
-  if (arena.depth == 1 && arena.blocks.size() > 1) {  // nothing is lent: one block of the whole size replaces them
-    size_t total = 0;
-    for (const Buffer& b : arena.blocks) total += b.size();
-    arena.blocks.clear();
-    arena.blocks.emplace_back(total);
-    arena.block = arena.offset = block_ = offset_ = 0;
-  }
-  while (arena.block < arena.blocks.size() && arena.blocks[arena.block].size() - arena.offset < bytes) {
-    ++arena.block;
-    arena.offset = 0;
-  }
-  if (arena.block == arena.blocks.size()) {
+  block_ = a.block;
+  offset_ = a.offset;
+  if (a.block >= a.blocks.size() || a.blocks[a.block].size() - a.offset < bytes) [[unlikely]] {
     try {
-      arena.blocks.emplace_back(round_up(std::max(bytes, size_t{256} << 10), kHugePage));
+      make_room(a, bytes);
     } catch (...) {  // the destructor of a half-made scope does not run
-      arena.block = block_;
-      arena.offset = offset_;
-      --arena.depth;
+      a.block = a.blocks.empty() ? 0 : block_;
+      a.offset = a.blocks.empty() ? 0 : offset_;
       throw;
     }
-    arena.offset = 0;
+    if (a.depth == 0) block_ = offset_ = 0;
   }
-  data_ = arena.blocks[arena.block].data() + arena.offset;
-  arena.offset += bytes;
+  data_ = a.blocks[a.block].data() + a.offset;
+  a.offset += bytes;
+  ++a.depth;
   if (poison_on.load(std::memory_order_relaxed)) std::memset(data_, 0xff, bytes);
 }
 
 WorkspaceScope::~WorkspaceScope() {
-  arena.block = block_;
-  arena.offset = offset_;
-  --arena.depth;
+  if (data_ == nullptr) return;
+  arena->block = block_;
+  arena->offset = offset_;
+  --arena->depth;
 }
 
 void poison_workspace(bool on) { poison_on = on; }
