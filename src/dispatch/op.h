@@ -45,18 +45,28 @@ concept Operator = requires(const typename Op::Args& args, const typename Op::Pr
 };
 
 namespace detail {
-/// Compares the outputs of a finished call with the reference; throws Error{internal} naming kernel and element.
-template <Operator Op> void verify(const typename Op::Args& args, const typename Op::Problem& problem, const char* kernel) {
-  Oracle oracle;
-  std::vector<std::vector<std::byte>> saved;
-  const auto outputs = Op::outputs(args);
+using OutputBytes = std::vector<std::vector<std::byte>>;
+inline OutputBytes bytes_of(const std::vector<Output>& outputs) {
+  OutputBytes bytes;
   for (const Output& o : outputs) {
     const auto* p = static_cast<const std::byte*>(o.view.data);
-    saved.emplace_back(p, p + span_bytes(o.view));
+    bytes.emplace_back(p, p + span_bytes(o.view));
   }
+  return bytes;
+}
+inline void put_bytes(const OutputBytes& bytes, const std::vector<Output>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) std::copy(bytes[i].begin(), bytes[i].end(), static_cast<std::byte*>(outputs[i].view.data));
+}
+/// Compares the outputs of a finished call with the reference; throws Error{internal} naming kernel and element. `before` is what
+/// the outputs held before the call: an output may be an input as well, and the reference must see that one as it was.
+template <Operator Op>
+void verify(const typename Op::Args& args, const typename Op::Problem& problem, const char* kernel, const OutputBytes& before) {
+  Oracle oracle;
+  const auto outputs = Op::outputs(args);
+  const OutputBytes results = bytes_of(outputs);
+  put_bytes(before, outputs);
   Op::reference(args, &oracle);
-  for (size_t i = 0; i < outputs.size(); ++i)
-    std::copy(saved[i].begin(), saved[i].end(), static_cast<std::byte*>(outputs[i].view.data));
+  put_bytes(results, outputs);
   const auto tolerance = Op::tolerance(problem);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Verdict v = judge(outputs[i].view, oracle[i], tolerance[i], outputs[i].name);
@@ -65,7 +75,7 @@ template <Operator Op> void verify(const typename Op::Args& args, const typename
 }
 
 template <Operator Op>
-void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
   WorkspaceScope workspace(route.workspace);
   Launch launch{*route.device, max_threads(), workspace.data(), route.workspace};
   route.launches->fetch_add(1, std::memory_order_relaxed);
@@ -83,7 +93,14 @@ void launch(const Route<Op>& route, const typename Op::Args& args, const typenam
     trace->end(step, {.op = Op::name, .kernel = route.kernel->name, .family = route.kernel->family,
                       .problem = key_of(problem), .flops = cost.flops, .bytes = cost.bytes, .math = cost.math});
   }
-  if (check_calls()) verify<Op>(args, problem, route.kernel->name);
+}
+
+template <Operator Op>
+void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+  if (!check_calls()) [[likely]] return launch_unchecked(route, args, problem);
+  const OutputBytes before = bytes_of(Op::outputs(args));
+  launch_unchecked(route, args, problem);
+  verify<Op>(args, problem, route.kernel->name, before);
 }
 }  // namespace detail
 

@@ -1,0 +1,7 @@
+#include "device/f8_level_body.h"
+
+namespace eitri {
+
+const F8Level kPortableF8 = {"portable", EITRI_VEC::store_e4m3, EITRI_VEC::store_e4m3fnuz};
+
+}  // namespace eitri
