@@ -137,7 +137,7 @@ View rows(const View& view, int64_t begin, int64_t end) {
   return out;
 }
 
-void check_view(const View& view, const char* op, const char* arg, int rank) {
+void detail::check_view_fully(const View& view, const char* op, const char* arg, int rank) {
   const auto expect = [&](bool ok, const auto&... wanted) {
     require(ok, op, ": ", arg, " is ", view, "; expected ", wanted...);
   };
@@ -167,8 +167,8 @@ void check_view(const View& view, const char* op, const char* arg, int rank) {
   }
 }
 
-void check_output(const View& view, const char* op, const char* arg, int rank) {
-  check_view(view, op, arg, rank);
+void detail::check_output_fully(const View& view, const char* op, const char* arg, int rank) {
+  check_view_fully(view, op, arg, rank);
   if (view.layout == Layout::packed || is_empty(view)) return;
   int order[kMaxRank] = {};  // dimensions by rising stride
   int dimensions = 0;

@@ -23,13 +23,49 @@ View slice(const View& view, int64_t index);
 /// Rows [begin, end) of dimension 0.
 View rows(const View& view, int64_t begin, int64_t end);
 
+namespace detail {
+/// Bytes of an element; 0 for packed dtypes, none and unknown numbers.
+inline uintptr_t element_bytes(DType dtype) {
+  constexpr uint8_t kBytes[] = {0, 4, 2, 2, 1, 1, 1, 1, 0, 0, 1, 1, 4, 8};
+  static_assert(static_cast<int>(DType::i64) + 1 == sizeof kBytes);
+  const auto i = static_cast<size_t>(dtype);
+  return i < sizeof kBytes ? kBytes[i] : 0;
+}
+/// Implies that the full check passes: not empty, aligned, extents and strides far from overflow.
+inline bool obviously_fine(const View& view, int rank) {
+  const uintptr_t width = element_bytes(view.dtype);
+  if (view.rank != rank || view.layout != Layout::strided || view.data == nullptr || width == 0) return false;
+  constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^62
+  for (int i = 0; i < rank; ++i)
+    if (static_cast<uint64_t>(view.shape[i]) - 1 >= kSmall || static_cast<uint64_t>(view.stride[i]) > kSmall) return false;
+  return (reinterpret_cast<uintptr_t>(view.data) & (width - 1)) == 0;
+}
+/// No two elements share memory: each dimension steps over all that the next ones reach.
+inline bool obviously_apart(const View& view, int rank) {
+  int64_t reach = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    if (view.stride[i] < reach) return false;
+    reach = view.stride[i] * view.shape[i];
+  }
+  return true;
+}
+void check_view_fully(const View& view, const char* op, const char* arg, int rank);
+void check_output_fully(const View& view, const char* op, const char* arg, int rank);
+}  // namespace detail
+
 /// What every operator checks first: rank, extents and strides >= 0, extent x stride within 2^62
 /// bytes, data not null when non-empty, alignment to the element, unit inner and even outer strides
 /// for packed dtypes. Stride 0 (broadcast) is legal for inputs. `op` and `arg` go into the message.
-void check_view(const View& view, const char* op, const char* arg, int rank);
+/// The usual case is recognised inline: a call has some 100 ns for everything but its work.
+inline void check_view(const View& view, const char* op, const char* arg, int rank) {
+  if (!detail::obviously_fine(view, rank)) detail::check_view_fully(view, op, arg, rank);
+}
 /// check_view, and no two elements share memory. Interleaved dimensions, none of which encloses the
 /// other, are refused although a few of them are free of overlap.
-void check_output(const View& view, const char* op, const char* arg, int rank);
+inline void check_output(const View& view, const char* op, const char* arg, int rank) {
+  if (!detail::obviously_fine(view, rank) || !detail::obviously_apart(view, rank))
+    detail::check_output_fully(view, op, arg, rank);
+}
 
 /// True when the two address ranges overlap.
 bool overlap(const View& a, const View& b);

@@ -17,35 +17,6 @@ constexpr const char* kOp = Gemm::name;
 bool is_operand(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
 bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-// A call has some 100 ns for everything but the work, so the usual case is recognised inline; whatever is not obviously
-// fine goes to the full checks, which know the words.
-
-/// Bytes of an operand or result; 0 for other dtypes.
-inline uintptr_t operand_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return 4;
-    case DType::bf16:
-    case DType::f16: return 2;
-    case DType::i8: return 1;
-    default: return 0;
-  }
-}
-/// Implies that check_view(v, ..., rank) passes: plain, not empty, extents and strides far from overflow.
-inline bool obviously_fine(const View& v, int rank) {
-  if (v.rank != rank || v.layout != Layout::strided || v.data == nullptr) return false;
-  constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^63
-  for (int i = 0; i < rank; ++i)
-    if (v.shape[i] == 0 || static_cast<uint64_t>(v.shape[i]) > kSmall || static_cast<uint64_t>(v.stride[i]) > kSmall) return false;
-  const uintptr_t width = operand_bytes(v.dtype);
-  return width != 0 && (reinterpret_cast<uintptr_t>(v.data) & (width - 1)) == 0;
-}
-/// And that check_output does: rows do not overlap, nor do matrices.
-inline bool obviously_apart(const View& v, int rank) {
-  const int row = rank - 2;
-  if (v.stride[row + 1] != 1 || v.stride[row] < v.shape[row + 1]) return false;
-  return rank == 2 || v.stride[0] >= v.shape[1] * v.stride[1];
-}
-
 /// Kernels address elements of a row one after the other.
 void check_rows(const View& view, const char* arg) {
   require(view.layout == Layout::strided, kOp, ": ", arg, " is ", view, "; expected plain rows, not packed ones");
@@ -55,7 +26,7 @@ void check_rows(const View& view, const char* arg) {
 /// bias and scales: [extent], or [batch, extent] in a batched call.
 void check_vector(const View& view, const char* arg, int64_t extent, int64_t batch, bool batched, DType other) {
   const int rank = batched && view.rank == 2 ? 2 : 1;
-  if (!obviously_fine(view, rank)) check_view(view, kOp, arg, rank);
+  check_view(view, kOp, arg, rank);
   check_rows(view, arg);
   if (view.shape[rank - 1] != extent || (rank == 2 && view.shape[0] != batch)) [[unlikely]]
     require(false, kOp, ": ", arg, " is ", view, "; expected extents [", extent, "]",
@@ -75,7 +46,7 @@ inline Range range_of(const View& v) {
     last += (v.shape[i] - 1) * v.stride[i];
   }
   const auto begin = reinterpret_cast<uintptr_t>(v.data);
-  return {begin, begin + static_cast<uintptr_t>(last + 1) * operand_bytes(v.dtype)};
+  return {begin, begin + static_cast<uintptr_t>(last + 1) * detail::element_bytes(v.dtype)};
 }
 inline void check_apart(const View& c, const Range& c_range, const Range& input, const char* arg) {
   if (input.begin < c_range.end && c_range.begin < input.end) [[unlikely]]
@@ -99,9 +70,9 @@ Gemm::Problem Gemm::check(const Args& args) {
   const View &a = args.a, &b = args.b, &c = args.c;
   require(a.rank == 2 || a.rank == 3, kOp, ": a is ", a, "; expected rank 2 or 3");
   const bool batched = a.rank == 3;
-  if (!obviously_fine(a, a.rank)) check_view(a, kOp, "a", a.rank);
-  if (!obviously_fine(b, a.rank)) check_view(b, kOp, "b", a.rank);
-  if (!obviously_fine(c, a.rank) || !obviously_apart(c, a.rank)) check_output(c, kOp, "c", a.rank);
+  check_view(a, kOp, "a", a.rank);
+  check_view(b, kOp, "b", a.rank);
+  check_output(c, kOp, "c", a.rank);
   check_devices(args);
   check_rows(a, "a");
   check_rows(c, "c");
