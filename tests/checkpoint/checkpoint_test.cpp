@@ -37,7 +37,9 @@ class Writer {
     auto& kept = bytes_[name] = std::move(data);
     tensors_.push_back({name, dtype, std::move(shape), kept.data()});
   }
-  void remove(const std::string& name) { std::erase_if(tensors_, [&](const auto& t) { return t.name == name; }); }
+  void remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const auto& t) { return t.name == name; });
+  }
   void write(const TemporaryFolder& folder) const { write_safetensors(folder.file("model.safetensors"), tensors_); }
 
  private:
@@ -106,7 +108,8 @@ TEST(Checkpoint, Qwen3MoeSeparateExperts) {
   EXPECT_EQ(layer.dtype, DType::bf16);
   EXPECT_EQ(layer.model.router.renormalize, Renormalize::yes);
   EXPECT_EQ(load(layer.weights.router, {1, 3}), 35.0 / 16);
-  EXPECT_THAT(refusal([&] { checkpoint.load(3); }), HasSubstr("layer 3 of " + folder.path() + " is dense; its mixture-of-experts layers: 0-2"));
+  EXPECT_THAT(refusal([&] { checkpoint.load(3); }),
+              HasSubstr("layer 3 of " + folder.path() + " is dense; its mixture-of-experts layers: 0-2"));
   EXPECT_THAT(refusal([&] { checkpoint.load(4); }), HasSubstr("layer is 4; " + folder.path() + " has layers 0 to 3"));
   EXPECT_THAT(refusal([&] { checkpoint.load(-1); }), HasSubstr("layer is -1"));
   EXPECT_THAT(refusal([&] { checkpoint.load(2); }), HasSubstr("has no tensor 'model.layers.2.mlp.experts.0.gate_proj.weight'"));
@@ -129,7 +132,9 @@ TEST(Checkpoint, FusedExperts) {
 
 TEST(Checkpoint, Mixtral) {
   const TemporaryFolder folder;
-  folder.write("config.json", R"({"model_type":"mixtral","hidden_size":32,"num_hidden_layers":1,"num_local_experts":3,"num_experts_per_tok":2,"intermediate_size":64})");
+  folder.write(
+      "config.json",
+      R"({"model_type":"mixtral","hidden_size":32,"num_hidden_layers":1,"num_local_experts":3,"num_experts_per_tok":2,"intermediate_size":64})");
   Writer w;
   add_separate(w, "model.layers.0.block_sparse_moe", "w1", "w3", "w2");
   add_router(w, "model.layers.0.block_sparse_moe.gate");
@@ -139,7 +144,8 @@ TEST(Checkpoint, Mixtral) {
   EXPECT_EQ(layer.model.router.renormalize, Renormalize::yes);
 }
 
-constexpr const char* kDeepseek = R"({"model_type":"deepseek_v3","hidden_size":32,"num_hidden_layers":3,"n_routed_experts":3,"num_experts_per_tok":2,
+constexpr const char* kDeepseek =
+    R"({"model_type":"deepseek_v3","hidden_size":32,"num_hidden_layers":3,"n_routed_experts":3,"num_experts_per_tok":2,
   "moe_intermediate_size":64,"n_shared_experts":1,"first_k_dense_replace":1,"n_group":3,"topk_group":2,"routed_scaling_factor":2.5,
   "norm_topk_prob":true,"scoring_func":"sigmoid","topk_method":"noaux_tc","quantization_config":{"weight_block_size":[48,16]}})";
 
@@ -179,7 +185,8 @@ TEST(Checkpoint, DeepseekBlockScaledFp8) {
   add_deepseek_rest(w, block);
   const auto add_fp8 = [&](const std::string& name, int64_t rows, int64_t cols, int salt) {
     std::vector<std::byte> codes(static_cast<size_t>(rows * cols));
-    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(encode_f8e4m3(static_cast<float>((static_cast<int>(i) * 7 + salt) % 31) - 15));
+    for (size_t i = 0; i < codes.size(); ++i)
+      codes[i] = static_cast<std::byte>(encode_f8e4m3(static_cast<float>((static_cast<int>(i) * 7 + salt) % 31) - 15));
     const int64_t br = (rows + 47) / 48, bc = (cols + 15) / 16;
     std::vector<std::byte> scales(static_cast<size_t>(4 * br * bc));
     for (int64_t i = 0; i < br * bc; ++i) store_at(scales.data(), DType::f32, i, std::ldexp(1.0, static_cast<int>(i % 5) - 2));
@@ -196,7 +203,8 @@ TEST(Checkpoint, DeepseekBlockScaledFp8) {
   const MoeLayer layer = Checkpoint::open(folder.path()).load(1);
   for (int64_t r = 0; r < kInter; ++r) {
     for (int64_t c = 0; c < kHidden; ++c) {
-      const double code = static_cast<double>((r * kHidden + c) * 7 % 31 + 0) - 15;  // expert 0, gate: salt 0; |code| <= 15 is exact in e4m3
+      const double code =
+          static_cast<double>((r * kHidden + c) * 7 % 31 + 0) - 15;  // expert 0, gate: salt 0; |code| <= 15 is exact in e4m3
       const int64_t b = r / 48 * 2 + c / 16;
       ASSERT_EQ(load(layer.weights.w1, {0, r, c}), code * std::ldexp(1.0, static_cast<int>(b % 5) - 2)) << r << " " << c;
     }
@@ -248,7 +256,8 @@ TEST(Checkpoint, GptOssMxfp4) {
   Writer w;
   add_gpt_oss_rest(w);
   const auto add_mx = [&](const std::string& name, int64_t rows, int64_t cols) {
-    std::vector<std::byte> blocks(static_cast<size_t>(kExperts * rows * cols / 2)), scales(static_cast<size_t>(kExperts * rows * cols / 32));
+    std::vector<std::byte> blocks(static_cast<size_t>(kExperts * rows * cols / 2)),
+        scales(static_cast<size_t>(kExperts * rows * cols / 32));
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::byte>((i * 37 + 11) & 0xff);
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(120 + i % 9);
     w.add_raw(name + "_blocks", DType::u8, {kExperts, rows, cols / 32, 16}, std::move(blocks));
@@ -320,10 +329,12 @@ TEST(MoeModel, Refusals) {
   EXPECT_EQ(parse(start + R"("top_k":2,"router":{"score":"softmax"}})"), "accepted");
   EXPECT_THAT(parse("["), HasSubstr("m.json: is not valid JSON"));
   EXPECT_THAT(parse(start + R"("router":{"score":"softmax"}})"), HasSubstr("m.json: lacks 'top_k'"));
-  EXPECT_THAT(parse(start + R"("top_k":2,"router":{"score":"max"}})"), HasSubstr("m.json: router: score is 'max'; expected one of softmax, sigmoid"));
+  EXPECT_THAT(parse(start + R"("top_k":2,"router":{"score":"max"}})"),
+              HasSubstr("m.json: router: score is 'max'; expected one of softmax, sigmoid"));
   EXPECT_THAT(parse(start + R"("top_k":2,"colour":1,"router":{"score":"softmax"}})"), HasSubstr("unknown key 'colour'"));
   EXPECT_THAT(parse(start + R"("top_k":5,"router":{"score":"softmax"}})"), HasSubstr("top_k is 5; expected at most experts, 4"));
-  EXPECT_THAT(parse(start + R"("top_k":2,"router":{"score":"softmax","groups":3}})"), HasSubstr("router groups is 3; expected a divisor of experts"));
+  EXPECT_THAT(parse(start + R"("top_k":2,"router":{"score":"softmax","groups":3}})"),
+              HasSubstr("router groups is 3; expected a divisor of experts"));
   EXPECT_THAT(parse(start + R"("top_k":2.5,"router":{"score":"softmax"}})"), HasSubstr("top_k is 2.5; expected an integer"));
 }
 

@@ -82,14 +82,14 @@ constexpr BadHeader kBad[] = {
     {"shape_scalar", R"({"a":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1, "shape is 1"},
     {"shape_null", R"({"a":{"dtype":"U8","shape":null,"data_offsets":[0,1]}})", 1, "shape is null"},
     {"shape_overflows", R"({"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,1]}})", 1, "more than 2^56"},
-    {"shape_over_64_bits", R"({"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}})", 1, "shape holds 99999999999999999999"},
+    {"shape_over_64_bits", R"({"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}})", 1,
+     "shape holds 99999999999999999999"},
     {"offsets_one", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1, "data_offsets is [0]; expected [begin, end]"},
     {"offsets_three", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}})", 1, "expected [begin, end]"},
     {"offsets_backwards", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1, "expected begin <= end"},
     {"offsets_outside", R"({"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]}})", 4, "only 4 bytes of tensor data (truncated?)"},
     {"size_differs", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}     )", 4, "span 4 bytes; expected 8 for F32[2]"},
-    {"overlap",
-     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6,
+    {"overlap", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6,
      "tensor 'b' starts at data offset 2 inside tensor 'a'"},
     {"hole", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})", 4,
      "bytes 1 to 3 of the tensor data, before tensor 'b'"},
@@ -115,20 +115,23 @@ TEST(Safetensors, DeepNestingIsRefusedWithoutRecursion) {
 }
 
 TEST(Safetensors, EveryTruncationIsRefused) {
-  const std::string good = image(R"({"a":{"dtype":"U8","shape":[2,3],"data_offsets":[0,6]},"b":{"dtype":"U8","shape":[0],"data_offsets":[6,6]}})", 6);
+  const std::string good =
+      image(R"({"a":{"dtype":"U8","shape":[2,3],"data_offsets":[0,6]},"b":{"dtype":"U8","shape":[0],"data_offsets":[6,6]}})", 6);
   EXPECT_EQ(parse(good).tensors().size(), 2u);
   for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(refusal(good.substr(0, n)), "accepted") << n << " bytes";
 }
 
 TEST(Safetensors, EmptyTensorsAndScalars) {
-  const auto file = parse(image(R"({"z":{"dtype":"BF16","shape":[0,5],"data_offsets":[0,0]},"s":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
+  const auto file =
+      parse(image(R"({"z":{"dtype":"BF16","shape":[0,5],"data_offsets":[0,0]},"s":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
   EXPECT_EQ(file.at("z").size(), 0);
   EXPECT_EQ(file.at("s").size(), 1);
   EXPECT_EQ(to_string(file.at("z")), "BF16[0, 5]");
 }
 
 TEST(Safetensors, UnknownTensorListsClosest) {
-  const auto file = parse(image(R"({"layers.0.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"other":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2));
+  const auto file = parse(image(
+      R"({"layers.0.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"other":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2));
   try {
     file.at("layers.0.x");
     FAIL();
@@ -144,7 +147,10 @@ TEST(Safetensors, WriteThenRead) {
   std::iota(f.begin(), f.end(), 0.5f);
   const std::vector<uint8_t> u = {1, 2, 3};
   const std::vector<uint16_t> h = {7, 8};
-  const TensorToWrite tensors[] = {{"bytes", DType::u8, {3}, u.data()}, {"floats", DType::f32, {2, 3}, f.data()}, {"halves", DType::bf16, {2}, h.data()}, {"none", DType::i64, {0}, nullptr}};
+  const TensorToWrite tensors[] = {{"bytes", DType::u8, {3}, u.data()},
+                                   {"floats", DType::f32, {2, 3}, f.data()},
+                                   {"halves", DType::bf16, {2}, h.data()},
+                                   {"none", DType::i64, {0}, nullptr}};
   write_safetensors(path, tensors, {{"format", "pt"}});
   const auto file = SafetensorsFile::open(path);
   ASSERT_EQ(file.tensors().size(), 4u);

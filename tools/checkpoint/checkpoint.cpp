@@ -60,11 +60,13 @@ void Checkpoint::load_matrix(const std::string& name, int64_t rows, int64_t cols
   MatrixSource source{.values = &tensor(name, {rows, cols}), .block_rows = config_.block_rows, .block_cols = config_.block_cols};
   const std::string scale = name + "_scale_inv";
   if (bits(source.values->dtype) == 8 && tensors_.has(scale)) {
-    const Tensor& t = tensor(scale, {(rows + config_.block_rows - 1) / config_.block_rows, (cols + config_.block_cols - 1) / config_.block_cols});
+    const Tensor& t =
+        tensor(scale, {(rows + config_.block_rows - 1) / config_.block_rows, (cols + config_.block_cols - 1) / config_.block_cols});
     require(t.dtype == DType::f32, t.file, ": tensor '", scale, "' is ", t.type, "; expected F32 block scales");
     source.block_scale = &t;
   } else {
-    require(bits(source.values->dtype) != 8, source.values->file, ": tensor '", name, "' is ", source.values->type, " but there is no '", scale, "'");
+    require(bits(source.values->dtype) != 8, source.values->file, ": tensor '", name, "' is ", source.values->type, " but there is no '",
+            scale, "'");
   }
   copy_matrix(source, rows, cols, out, dtype, cols);
 }
@@ -121,11 +123,14 @@ void Checkpoint::load_mxfp4_experts(MoeLayer& out, const std::string& experts) {
   const MoeModel& m = config_.model;
   const auto load = [&](const std::string& name, const View& w) {
     const int64_t rows = w.shape[1], cols = w.shape[2];
-    require(cols % kBlock == 0, "checkpoint: MXFP4 tensor '", name, "_blocks' has ", cols, " columns by config.json; expected a multiple of 32");
+    require(cols % kBlock == 0, "checkpoint: MXFP4 tensor '", name, "_blocks' has ", cols,
+            " columns by config.json; expected a multiple of 32");
     const Tensor& blocks = tensor(name + "_blocks", {m.experts, rows, cols / kBlock, kBlock / 2});
     const Tensor& scales = tensor(name + "_scales", {m.experts, rows, cols / kBlock});
-    require(blocks.bytes == m.experts * rows * cols / 2, blocks.file, ": tensor '", blocks.name, "' is ", blocks.type, "; expected U8 MXFP4 blocks");
-    require(scales.bytes == m.experts * rows * (cols / kBlock), scales.file, ": tensor '", scales.name, "' is ", scales.type, "; expected U8 MXFP4 scales");
+    require(blocks.bytes == m.experts * rows * cols / 2, blocks.file, ": tensor '", blocks.name, "' is ", blocks.type,
+            "; expected U8 MXFP4 blocks");
+    require(scales.bytes == m.experts * rows * (cols / kBlock), scales.file, ": tensor '", scales.name, "' is ", scales.type,
+            "; expected U8 MXFP4 scales");
     for (int64_t e = 0; e < m.experts; ++e) copy_mxfp4(blocks, scales, e * rows * (cols / kBlock), rows, cols, at(w, e), out.dtype);
   };
   load(experts + ".gate_up_proj", out.weights.w1);

@@ -32,7 +32,9 @@ class Config {
     require(value->is_number_integer(), where_, ": ", *keys.begin(), " is ", value->dump(), "; expected an integer");
     return value->get<int64_t>();
   }
-  int64_t integer(std::initializer_list<const char*> keys, int64_t fallback) const { return find(keys) == nullptr ? fallback : integer(keys); }
+  int64_t integer(std::initializer_list<const char*> keys, int64_t fallback) const {
+    return find(keys) == nullptr ? fallback : integer(keys);
+  }
   float number(const char* key, float fallback) const {
     const auto* value = find({key});
     if (value == nullptr) return fallback;
@@ -143,7 +145,8 @@ void read_deepseek(const Config& config, CheckpointConfig& out) {
 void read_gpt_oss(const Config& config, CheckpointConfig& out) {
   MoeModel& m = out.model;
   m.inter = config.integer({"intermediate_size"});
-  m.activation = {.kind = ActivationKind::swiglu, .limit = config.number("swiglu_limit", 7.0f), .alpha = config.number("swiglu_alpha", 1.702f)};
+  m.activation = {
+      .kind = ActivationKind::swiglu, .limit = config.number("swiglu_limit", 7.0f), .alpha = config.number("swiglu_alpha", 1.702f)};
   m.gate = GateLayout::interleaved;
   m.expert_bias = true;
   m.router.renormalize = Renormalize::yes;
@@ -157,9 +160,9 @@ struct FamilyRow {
   void (*read)(const Config&, CheckpointConfig&);
 };
 constexpr FamilyRow kFamilies[] = {
-    {"qwen3_moe", kGateUpDown, read_qwen},       {"mixtral", kMixtral, read_mixtral},         {"deepseek_v3", kGateUpDown, read_deepseek},
-    {"gpt_oss", kGptOss, read_gpt_oss},          {"deepseek_v2", kGateUpDown, read_deepseek}, {"kimi_k2", kGateUpDown, read_deepseek},
-    {"glm4_moe", kGateUpDown, read_deepseek},    {"olmoe", kGateUpDown, read_olmoe},
+    {"qwen3_moe", kGateUpDown, read_qwen},    {"mixtral", kMixtral, read_mixtral},         {"deepseek_v3", kGateUpDown, read_deepseek},
+    {"gpt_oss", kGptOss, read_gpt_oss},       {"deepseek_v2", kGateUpDown, read_deepseek}, {"kimi_k2", kGateUpDown, read_deepseek},
+    {"glm4_moe", kGateUpDown, read_deepseek}, {"olmoe", kGateUpDown, read_olmoe},
 };
 
 }  // namespace
@@ -170,7 +173,8 @@ CheckpointConfig parse_config_json(std::string_view text, const std::string& whe
   const Config config(json, where);
   CheckpointConfig out;
   out.model_type = config.text("model_type", "");
-  const auto row = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const FamilyRow& f) { return out.model_type == f.model_type; });
+  const auto row =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const FamilyRow& f) { return out.model_type == f.model_type; });
   if (row == std::end(kFamilies)) {
     std::string known;
     for (const FamilyRow& f : kFamilies) known += str(known.empty() ? "" : ", ", f.model_type);

@@ -11,7 +11,8 @@ namespace eitri::checkpoint {
 namespace {
 
 void require_source(const Tensor& t) {
-  const bool ok = t.dtype == DType::bf16 || t.dtype == DType::f16 || t.dtype == DType::f32 || t.dtype == DType::f8e4m3 || t.dtype == DType::f8e5m2;
+  const bool ok =
+      t.dtype == DType::bf16 || t.dtype == DType::f16 || t.dtype == DType::f32 || t.dtype == DType::f8e4m3 || t.dtype == DType::f8e5m2;
   require(ok, t.file, ": tensor '", t.name, "' is ", t.type, "; expected BF16, F16, F32, F8_E4M3 or F8_E5M2 weights");
 }
 
@@ -54,9 +55,9 @@ void copy_matrix(const MatrixSource& source, int64_t rows, int64_t cols, void* o
   const int64_t blocks_per_row = (cols + source.block_cols - 1) / source.block_cols;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t begin = 0; begin < cols; begin += source.block_cols) {
-      const float scale = source.block_scale == nullptr
-                              ? 1.0f
-                              : decode(source.block_scale->data, DType::f32, r / source.block_rows * blocks_per_row + begin / source.block_cols);
+      const float scale = source.block_scale == nullptr ? 1.0f
+                                                        : decode(source.block_scale->data, DType::f32,
+                                                                 r / source.block_rows * blocks_per_row + begin / source.block_cols);
       for (int64_t c = begin; c < std::min(cols, begin + source.block_cols); ++c)
         encode(out, dtype, r * out_stride + c, decode(t.data, t.dtype, source.offset + r * cols + c) * scale);
     }

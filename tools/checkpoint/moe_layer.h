@@ -34,8 +34,8 @@ struct MoeWeights {
 struct MoeLayer {
   MoeModel model;
   DType dtype = DType::bf16;  // of activations
-  Arena arena;          // router, biases
-  Arena weight_arena;   // w1, w2, the shared experts
+  Arena arena;                // router, biases
+  Arena weight_arena;         // w1, w2, the shared experts
   MoeWeights weights;
   View router_bias;      // f32 [experts]
   View correction_bias;  // f32 [experts]

@@ -148,9 +148,7 @@ void check_moe_model(const MoeModel& m, const std::string& where) {
   require(std::isfinite(m.router.scale), where, ": router scale is not finite");
 }
 
-MoeModel read_moe_model(const std::string& file) {
-  return parse_moe_model(read_file(file, kMaxConfigBytes), file);
-}
+MoeModel read_moe_model(const std::string& file) { return parse_moe_model(read_file(file, kMaxConfigBytes), file); }
 
 std::vector<std::string> moe_model_names(const std::vector<std::string>& folders) {
   std::set<std::string> names;
@@ -172,7 +170,8 @@ MoeModel find_moe_model(const std::string& model, const std::vector<std::string>
   }
   std::string known;
   for (const std::string& name : moe_model_names(folders)) known += str(known.empty() ? "" : ", ", name);
-  fail(Code::invalid_argument, str("unknown model '", model, "'; known: ", known.empty() ? "none found" : known, "; or a path to a JSON file"));
+  fail(Code::invalid_argument,
+       str("unknown model '", model, "'; known: ", known.empty() ? "none found" : known, "; or a path to a JSON file"));
 }
 
 }  // namespace eitri::checkpoint

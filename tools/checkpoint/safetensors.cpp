@@ -23,11 +23,11 @@ struct TypeRow {
   DType dtype;
 };
 constexpr TypeRow kTypes[] = {
-    {"F32", 32, DType::f32},       {"F16", 16, DType::f16},      {"BF16", 16, DType::bf16},     {"F8_E4M3", 8, DType::f8e4m3},
-    {"F8_E5M2", 8, DType::f8e5m2}, {"F8_E8M0", 8, DType::f8e8m0}, {"F4", 4, DType::f4e2m1},      {"I8", 8, DType::i8},
-    {"U8", 8, DType::u8},          {"I32", 32, DType::i32},      {"I64", 64, DType::i64},       {"F64", 64, DType::none},
-    {"I16", 16, DType::none},      {"U16", 16, DType::none},     {"U32", 32, DType::none},      {"U64", 64, DType::none},
-    {"C64", 64, DType::none},      {"BOOL", 8, DType::none},     {"F6_E2M3", 6, DType::none},   {"F6_E3M2", 6, DType::none},
+    {"F32", 32, DType::f32},       {"F16", 16, DType::f16},       {"BF16", 16, DType::bf16},   {"F8_E4M3", 8, DType::f8e4m3},
+    {"F8_E5M2", 8, DType::f8e5m2}, {"F8_E8M0", 8, DType::f8e8m0}, {"F4", 4, DType::f4e2m1},    {"I8", 8, DType::i8},
+    {"U8", 8, DType::u8},          {"I32", 32, DType::i32},       {"I64", 64, DType::i64},     {"F64", 64, DType::none},
+    {"I16", 16, DType::none},      {"U16", 16, DType::none},      {"U32", 32, DType::none},    {"U64", 64, DType::none},
+    {"C64", 64, DType::none},      {"BOOL", 8, DType::none},      {"F6_E2M3", 6, DType::none}, {"F6_E3M2", 6, DType::none},
 };
 
 const TypeRow* type_row(std::string_view name) {
@@ -68,7 +68,8 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(uint64_t value) override {
     if (place_ != Place::list) return refuse(str(value));
-    if (list_->size() >= kMaxListLength) refuse_where("more than ", kMaxListLength, " numbers in ", field_, "; expected a tensor's extents");
+    if (list_->size() >= kMaxListLength)
+      refuse_where("more than ", kMaxListLength, " numbers in ", field_, "; expected a tensor's extents");
     list_->push_back(value);
     return true;
   }
@@ -96,7 +97,8 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::entry) {
       field_ = value;
       const Entry& entry = entries.back();
-      const bool again = (value == "dtype" && entry.type) || (value == "shape" && entry.shape) || (value == "data_offsets" && entry.offsets);
+      const bool again =
+          (value == "dtype" && entry.type) || (value == "shape" && entry.shape) || (value == "data_offsets" && entry.offsets);
       if (again) refuse_where("has '", value, "' twice");
       if (value != "dtype" && value != "shape" && value != "data_offsets")
         refuse_where("has the unknown key '", value, "'; expected dtype, shape and data_offsets");
@@ -174,7 +176,8 @@ uint64_t bytes_of(const Entry& entry, const TypeRow& type, const std::string& wh
   uint64_t count = 1;
   for (const uint64_t extent : *entry.shape) {
     require(extent <= kLimit, where, "shape is ", join(*entry.shape), "; expected extents up to 2^56");
-    if (extent != 0 && count > kLimit / extent) fail(Code::invalid_argument, str(where, "shape ", join(*entry.shape), " has more than 2^56 elements"));
+    if (extent != 0 && count > kLimit / extent)
+      fail(Code::invalid_argument, str(where, "shape ", join(*entry.shape), " has more than 2^56 elements"));
     count *= extent;
   }
   const uint64_t bits = count * static_cast<uint64_t>(type.bits);
@@ -197,7 +200,13 @@ Tensor check_entry(Entry& entry, uint64_t data_start, std::span<const std::byte>
   const uint64_t align = static_cast<uint64_t>(std::max(1, type->bits / 8));
   require((data_start + begin) % align == 0, where, "starts at byte ", data_start + begin, " of the file; expected a multiple of ", align,
           " for ", type->name);
-  Tensor tensor{.name = std::move(entry.name), .file = path, .type = type->name, .dtype = type->dtype, .shape = {}, .data = data.data() + begin, .bytes = static_cast<int64_t>(bytes)};
+  Tensor tensor{.name = std::move(entry.name),
+                .file = path,
+                .type = type->name,
+                .dtype = type->dtype,
+                .shape = {},
+                .data = data.data() + begin,
+                .bytes = static_cast<int64_t>(bytes)};
   for (const uint64_t extent : *entry.shape) tensor.shape.push_back(static_cast<int64_t>(extent));
   return tensor;
 }
@@ -232,7 +241,8 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
 }
 
 SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string& path) {
-  require(bytes.size() >= 8, path, ": is ", bytes.size(), " bytes long; expected at least 8 (a safetensors file starts with its header's length)");
+  require(bytes.size() >= 8, path, ": is ", bytes.size(),
+          " bytes long; expected at least 8 (a safetensors file starts with its header's length)");
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
   require(header_bytes <= kMaxHeaderBytes, path, ": header length is ", header_bytes, "; expected at most ", kMaxHeaderBytes,
@@ -261,11 +271,13 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
     const auto begin = static_cast<uint64_t>(tensor.data - data.data());
     require(begin >= covered, path, ": tensor '", tensor.name, "' starts at data offset ", begin, " inside tensor '",
             before != nullptr ? before->name : "", "', which ends at ", covered);
-    require(begin == covered, path, ": bytes ", covered, " to ", begin, " of the tensor data, before tensor '", tensor.name, "', belong to no tensor");
+    require(begin == covered, path, ": bytes ", covered, " to ", begin, " of the tensor data, before tensor '", tensor.name,
+            "', belong to no tensor");
     covered = begin + static_cast<uint64_t>(tensor.bytes);
     before = &tensor;
   }
-  require(covered == data.size(), path, ": the tensors end at data offset ", covered, " but the file has ", data.size(), " bytes of tensor data");
+  require(covered == data.size(), path, ": the tensors end at data offset ", covered, " but the file has ", data.size(),
+          " bytes of tensor data");
   for (size_t i = 0; i < file.tensors_.size(); ++i) file.index_.emplace(file.tensors_[i].name, i);
   return file;
 }
@@ -297,7 +309,8 @@ std::string closest_names(std::string_view wanted, std::vector<std::string> name
   return out;
 }
 
-void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors, const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return bits(a->dtype) > bits(b->dtype); });

@@ -20,8 +20,8 @@ namespace eitri::checkpoint {
 /// One tensor of a file. `data` lives as long as the SafetensorsFile.
 struct Tensor {
   std::string name;
-  std::string file;         // for messages
-  std::string type;         // the format's spelling: "BF16", "F64", ...
+  std::string file;           // for messages
+  std::string type;           // the format's spelling: "BF16", "F64", ...
   DType dtype = DType::none;  // none for types that Eitri does not compute with (F64, BOOL, I16, ...)
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;

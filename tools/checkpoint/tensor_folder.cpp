@@ -53,7 +53,8 @@ SafetensorsFile& TensorFolder::shard(const std::string& file) {
   if (slot == nullptr) {
     const fs::path path = fs::path(folder_) / file;
     std::error_code error;
-    if (!fs::exists(path, error)) fail(Code::io_error, str("checkpoint: the index lists ", file, " but ", path.string(), " does not exist"));
+    if (!fs::exists(path, error))
+      fail(Code::io_error, str("checkpoint: the index lists ", file, " but ", path.string(), " does not exist"));
     slot = std::make_unique<SafetensorsFile>(SafetensorsFile::open(path.string()));
   }
   return *slot;
@@ -63,10 +64,12 @@ bool TensorFolder::has(std::string_view name) const { return shard_of_.find(name
 
 const Tensor& TensorFolder::at(std::string_view name) {
   const auto it = shard_of_.find(name);
-  if (it == shard_of_.end()) fail(Code::invalid_argument, str("checkpoint: ", folder_, " has no tensor '", name, "'; ", closest_names(name, names())));
+  if (it == shard_of_.end())
+    fail(Code::invalid_argument, str("checkpoint: ", folder_, " has no tensor '", name, "'; ", closest_names(name, names())));
   const Tensor* tensor = shard(it->second).find(name);
   if (tensor == nullptr)
-    fail(Code::invalid_argument, str("checkpoint: the index of ", folder_, " puts tensor '", name, "' into ", it->second, ", which does not have it"));
+    fail(Code::invalid_argument,
+         str("checkpoint: the index of ", folder_, " puts tensor '", name, "' into ", it->second, ", which does not have it"));
   return *tensor;
 }
 

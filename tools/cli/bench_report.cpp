@@ -13,8 +13,8 @@ namespace eitri::cli {
 void BenchReport::add(const BenchRow& row) {
   rows_.push_back(row);
   if (!json_) return;
-  nlohmann::ordered_json object = {{"op", row.op}, {"case", row.name}, {"kernel", row.kernel}, {"us", row.us}, {"vs", nullptr}, {"vs_us", nullptr},
-                                   {"ratio", nullptr}, {"limit_fraction", row.limit_fraction}};
+  nlohmann::ordered_json object = {{"op", row.op},  {"case", row.name}, {"kernel", row.kernel}, {"us", row.us},
+                                   {"vs", nullptr}, {"vs_us", nullptr}, {"ratio", nullptr},     {"limit_fraction", row.limit_fraction}};
   if (!row.vs.empty()) {
     object["vs"] = row.vs;
     object["vs_us"] = row.vs_us;
@@ -39,7 +39,8 @@ void BenchReport::finish() const {
   }
   fmt::print("{}", table.text());
   if (compared)
-    fmt::print("geometric mean of the ratios over {} cases: {:.3f} (above 1: Eitri is faster)\n", rows_.size(), std::exp(logs / static_cast<double>(rows_.size())));
+    fmt::print("geometric mean of the ratios over {} cases: {:.3f} (above 1: Eitri is faster)\n", rows_.size(),
+               std::exp(logs / static_cast<double>(rows_.size())));
 }
 
 Step traced(const std::function<void()>& call) {

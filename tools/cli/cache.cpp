@@ -47,7 +47,8 @@ uint64_t parse_size(const std::string& text) {
   }
   const std::string unit = text.substr(std::min(used, text.size()));
   const double scale = unit.empty() ? 1 : unit == "K" ? 1 << 10 : unit == "M" ? 1 << 20 : unit == "G" ? 1 << 30 : 0;
-  require(value >= 0 && scale > 0 && value * scale < 1e18, "--max-size: is \"", text, "\"; expected a number of bytes, or one with K, M or G");
+  require(value >= 0 && scale > 0 && value * scale < 1e18, "--max-size: is \"", text,
+          "\"; expected a number of bytes, or one with K, M or G");
   return static_cast<uint64_t>(value * scale);
 }
 
@@ -60,10 +61,25 @@ nlohmann::ordered_json to_json(const EntryInfo& entry) {
   const jit::Manifest& m = entry.manifest;
   nlohmann::ordered_json closure = nlohmann::ordered_json::object();
   for (const auto& [name, sum] : m.closure) closure[name] = sum;
-  return {{"key", entry.key}, {"state", state_of(entry)}, {"problem", entry.problem}, {"label", m.label}, {"target", m.target},
-          {"compiler", m.compiler}, {"identity", m.identity}, {"source", m.source}, {"defines", m.defines}, {"flags", m.flags},
-          {"sha256_of_texts", closure}, {"system_headers", m.system}, {"command", m.command}, {"created", m.created},
-          {"compile_seconds", m.seconds}, {"used", entry.used_ns / 1'000'000'000}, {"bytes", entry.bytes}, {"folder", entry.folder}, {"log", m.log}};
+  return {{"key", entry.key},
+          {"state", state_of(entry)},
+          {"problem", entry.problem},
+          {"label", m.label},
+          {"target", m.target},
+          {"compiler", m.compiler},
+          {"identity", m.identity},
+          {"source", m.source},
+          {"defines", m.defines},
+          {"flags", m.flags},
+          {"sha256_of_texts", closure},
+          {"system_headers", m.system},
+          {"command", m.command},
+          {"created", m.created},
+          {"compile_seconds", m.seconds},
+          {"used", entry.used_ns / 1'000'000'000},
+          {"bytes", entry.bytes},
+          {"folder", entry.folder},
+          {"log", m.log}};
 }
 
 void print_json(const std::vector<EntryInfo>& entries) {
@@ -106,8 +122,8 @@ int show(const CacheCommand& command) {
     for (const std::string& name : m.system) fmt::print("system    <{}>\n", name);
     for (const std::string& define : m.defines) fmt::print("define    {}\n", define);
     for (const std::string& flag : m.flags) fmt::print("flag      {}\n", flag);
-    fmt::print("command   {}\ncompiled  {} ago in {:.3f} s\nused      {} ago\nsize      {} bytes\n", m.command, age_text(m.created), m.seconds,
-               age_text(e.used_ns / 1'000'000'000), m.size);
+    fmt::print("command   {}\ncompiled  {} ago in {:.3f} s\nused      {} ago\nsize      {} bytes\n", m.command, age_text(m.created),
+               m.seconds, age_text(e.used_ns / 1'000'000'000), m.size);
     if (!m.log.empty()) fmt::print("{}{}", m.log, m.log.back() == '\n' ? "" : "\n");
   }
   return kOk;
@@ -119,7 +135,10 @@ int verify(const CacheCommand& command) {
   else
     for (const EntryInfo& e : damaged) fmt::print("{}  {}\n", e.key.substr(0, 12), e.problem);
   if (!command.json) {
-    fmt::print("{} damaged entries{}\n", damaged.size(), damaged.empty() ? "" : command.repair ? ", set aside" : "; --repair sets them aside");
+    fmt::print("{} damaged entries{}\n", damaged.size(),
+               damaged.empty()  ? ""
+               : command.repair ? ", set aside"
+                                : "; --repair sets them aside");
   }
   return damaged.empty() || command.repair ? kOk : kFailed;
 }

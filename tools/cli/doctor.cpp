@@ -85,26 +85,30 @@ int run(const DoctorOptions& options) {
   if (options.json) {
     nlohmann::ordered_json force = nlohmann::ordered_json::object();
     for (const auto& [op, kernel] : s.force) force[op] = kernel;
-    const nlohmann::ordered_json out = {
-        {"version", version()},
-        {"device", device.name},
-        {"isa", to_string(device.isa)},
-        {"best_isa", to_string(best_isa())},
-        {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
-        {"avx512_bf16", device.avx512_bf16},
-        {"avx512_fp16", device.avx512_fp16},
-        {"units", device.units},
-        {"threads", threads},
-        {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
-        {"huge_pages", huge_pages()},
-        {"available_memory_bytes", available_memory()},
-        {"profile",
-         {{"measured", p.measured}, {"threads", p.threads}, {"bf16_gflop_s", giga(p.bf16_flops)}, {"i8_gop_s", giga(p.i8_ops)},
-          {"f32_gflop_s", giga(p.f32_flops)}, {"read_gb_s", giga(p.read_bytes)}, {"l2_gb_s", giga(p.l2_bytes)}}},
-        {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
-        {"onednn", library_version()},
-        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
-        {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
+    const nlohmann::ordered_json out = {{"version", version()},
+                                        {"device", device.name},
+                                        {"isa", to_string(device.isa)},
+                                        {"best_isa", to_string(best_isa())},
+                                        {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
+                                        {"avx512_bf16", device.avx512_bf16},
+                                        {"avx512_fp16", device.avx512_fp16},
+                                        {"units", device.units},
+                                        {"threads", threads},
+                                        {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
+                                        {"huge_pages", huge_pages()},
+                                        {"available_memory_bytes", available_memory()},
+                                        {"profile",
+                                         {{"measured", p.measured},
+                                          {"threads", p.threads},
+                                          {"bf16_gflop_s", giga(p.bf16_flops)},
+                                          {"i8_gop_s", giga(p.i8_ops)},
+                                          {"f32_gflop_s", giga(p.f32_flops)},
+                                          {"read_gb_s", giga(p.read_bytes)},
+                                          {"l2_gb_s", giga(p.l2_bytes)}}},
+                                        {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
+                                        {"onednn", library_version()},
+                                        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
+                                        {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
     fmt::print("{}\n", out.dump(2));
     return kOk;
   }
@@ -115,11 +119,14 @@ int run(const DoctorOptions& options) {
   table.add({"AMX", amx.empty() ? "in use" : amx});
   table.add({"AVX-512 bf16, fp16", fmt::format("{}, {}", device.avx512_bf16 ? "yes" : "no", device.avx512_fp16 ? "yes" : "no")});
   table.add({"cores, threads", fmt::format("{}, {}", device.units, threads)});
-  table.add({"caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} MiB", device.l1_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 20)});
+  table.add(
+      {"caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} MiB", device.l1_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 20)});
   table.add({"huge pages", huge_pages()});
   table.add({"available memory", fmt::format("{:.1f} GiB", static_cast<double>(available_memory()) / (1 << 30))});
-  table.add({"machine profile", p.measured ? fmt::format("measured, {} threads", p.threads) : "nominal; `eitri doctor --measure` measures it"});
-  table.add({"  bf16, int8, f32", fmt::format("{:.0f} GFLOP/s, {:.0f} GOP/s, {:.0f} GFLOP/s", giga(p.bf16_flops), giga(p.i8_ops), giga(p.f32_flops))});
+  table.add(
+      {"machine profile", p.measured ? fmt::format("measured, {} threads", p.threads) : "nominal; `eitri doctor --measure` measures it"});
+  table.add({"  bf16, int8, f32",
+             fmt::format("{:.0f} GFLOP/s, {:.0f} GOP/s, {:.0f} GFLOP/s", giga(p.bf16_flops), giga(p.i8_ops), giga(p.f32_flops))});
   table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});
   table.add({"cache folder", fmt::format("{} ({})", s.cache_dir.empty() ? "-" : s.cache_dir, cache_state(s.cache_dir))});
   table.add({"oneDNN", library_version()});
@@ -129,8 +136,8 @@ int run(const DoctorOptions& options) {
   for (const std::string& message : tuned.messages) table.add({"", message});
   std::string force;
   for (const auto& [op, kernel] : s.force) force += fmt::format("{}{}={}", force.empty() ? "" : ",", op, kernel);
-  table.add({"settings", fmt::format("isa={} threads={} force={} check={}", s.isa.empty() ? "best" : s.isa, s.threads == 0 ? "OpenMP's" : str(s.threads),
-                                     force.empty() ? "-" : force, s.check ? "1" : "0")});
+  table.add({"settings", fmt::format("isa={} threads={} force={} check={}", s.isa.empty() ? "best" : s.isa,
+                                     s.threads == 0 ? "OpenMP's" : str(s.threads), force.empty() ? "-" : force, s.check ? "1" : "0")});
   fmt::print("{}", table.text());
   return kOk;
 }

@@ -57,16 +57,19 @@ std::string ops_markdown() {
     out += "\n";
   }
   for (const OpEntry& op : all_ops()) {
-    out += fmt::format("\n## {}\n\nProblem: {}\n\n| kernel | family | target | accumulates in | repeatable | batch-invariant | knobs |\n|---|---|---|---|---|---|---|\n",
-                       op.name, joined(op.fields, ", ", "`"));
+    out += fmt::format(
+        "\n## {}\n\nProblem: {}\n\n| kernel | family | target | accumulates in | repeatable | batch-invariant | knobs "
+        "|\n|---|---|---|---|---|---|---|\n",
+        op.name, joined(op.fields, ", ", "`"));
     for (const KernelInfo& k : op.kernels) {
       std::string knobs;
       for (const Knob& knob : k.knobs) {
         knobs += fmt::format("{}{}=", knobs.empty() ? "" : "; ", knob.name);
         for (size_t i = 0; i < knob.values.size(); ++i) knobs += fmt::format("{}{}", i == 0 ? "" : ",", knob.values[i]);
       }
-      out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", k.name, to_string(k.family), to_string(k.target), to_string(k.numerics.accumulator),
-                         k.numerics.repeatable ? "yes" : "no", k.numerics.batch_invariant ? "yes" : "no", knobs);
+      out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", k.name, to_string(k.family), to_string(k.target),
+                         to_string(k.numerics.accumulator), k.numerics.repeatable ? "yes" : "no", k.numerics.batch_invariant ? "yes" : "no",
+                         knobs);
     }
   }
   return out;
@@ -117,7 +120,8 @@ std::string ops_text() {
 
 void add_explain(CLI::App& app, Action& action) {
   auto options = std::make_shared<ExplainOptions>();
-  CLI::App* explain = app.add_subcommand("explain", "Every kernel of an operator for one problem: supported or why not, the choice and why");
+  CLI::App* explain =
+      app.add_subcommand("explain", "Every kernel of an operator for one problem: supported or why not, the choice and why");
   explain->add_option("op", options->op, "Operator, e.g. gemm")->required();
   explain->add_option("problem", options->problem, "key=value,... ; fields left out take their defaults")->type_name("KEY=VALUE,...");
   explain->add_flag("--json", options->json, "One JSON object");

@@ -28,7 +28,8 @@ struct BenchOptions {
 struct Shape {
   int64_t m, n, k;
 };
-constexpr std::pair<int64_t, int64_t> kDefaultMatrices[] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168}, {7168, 2048}, {768, 2048}, {2048, 768}};
+constexpr std::pair<int64_t, int64_t> kDefaultMatrices[] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {2048, 7168},
+                                                            {7168, 2048}, {768, 2048},   {2048, 768}};
 
 /// Fields of one CSV line; a field in double quotes may hold commas.
 std::vector<std::string> split_csv(const std::string& line) {
@@ -61,7 +62,8 @@ std::vector<Shape> read_shapes(const std::string& path, const std::vector<int64_
       return parse_numbers(fields[c], where.c_str()).front();
     };
     if (cm < header.size()) out.push_back({value(cm), value(cn), value(ck)});
-    else for (const int64_t rows : m) out.push_back({rows, value(cn), value(ck)});
+    else
+      for (const int64_t rows : m) out.push_back({rows, value(cn), value(ck)});
   }
   require(!out.empty(), path, ": has no shapes");
   return out;
@@ -72,7 +74,8 @@ std::vector<Shape> wanted_shapes(const BenchOptions& options) {
   if (!options.shapes.empty()) return read_shapes(options.shapes, m);
   std::vector<Shape> out;
   if (options.n.empty()) {
-    for (const auto& [n, k] : kDefaultMatrices) for (const int64_t rows : m) out.push_back({rows, n, k});
+    for (const auto& [n, k] : kDefaultMatrices)
+      for (const int64_t rows : m) out.push_back({rows, n, k});
     return out;
   }
   for (const int64_t n : parse_numbers(options.n, "--n"))
@@ -151,8 +154,13 @@ void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, B
   Step step = traced([&] { sides[0].call(0); });
   alternate(sides, options.budget_ms);
   step.us = median(sides[0].us);
-  report.add({.op = Gemm::name, .name = fmt::format("m={},n={},k={},a={},c={}", m, n, k, to_string(dtype), to_string(out_type)), .kernel = step.kernel, .us = step.us,
-              .vs = other, .vs_us = sides.size() > 1 ? median(sides[1].us) : 0, .limit_fraction = limit_fraction(step, cpu_device())});
+  report.add({.op = Gemm::name,
+              .name = fmt::format("m={},n={},k={},a={},c={}", m, n, k, to_string(dtype), to_string(out_type)),
+              .kernel = step.kernel,
+              .us = step.us,
+              .vs = other,
+              .vs_us = sides.size() > 1 ? median(sides[1].us) : 0,
+              .limit_fraction = limit_fraction(step, cpu_device())});
 }
 
 int run(const BenchOptions& options) {

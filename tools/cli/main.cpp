@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 fine, 1 a wrong result or a failure, 2 an argument that cannot be.");
   Common common;
   app.add_option("--isa", common.isa, "Highest instruction level to use")->type_name("LEVEL");
-  app.add_option("--force", common.force, "Use this kernel for an operator (may be repeated)")->type_name("OP=KERNEL")->allow_extra_args(false);
+  app.add_option("--force", common.force, "Use this kernel for an operator (may be repeated)")
+      ->type_name("OP=KERNEL")
+      ->allow_extra_args(false);
   app.add_option("--threads", common.threads, "Threads to use (default: what OpenMP would)")->check(CLI::Range(1, 4096));
   Action action;
   add_moe(app, action);

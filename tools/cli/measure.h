@@ -12,9 +12,7 @@ namespace eitri::cli {
 
 double median(std::vector<double> values);
 
-inline double now_us() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+inline double now_us() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// Pushes what the caches hold out by reading other memory, twice the last level.
 class CacheEvictor {

@@ -12,11 +12,18 @@ namespace eitri::cli {
 namespace fs = std::filesystem;
 
 void add_block_options(CLI::App& app, BlockChoice& choice) {
-  auto* model = app.add_option("--model", choice.model, fmt::format("A model of bench/models by name, or a JSON file (default {})", kDefaultModel));
-  auto* checkpoint = app.add_option("--checkpoint", choice.checkpoint, "A Hugging Face folder: config.json and safetensors")->excludes(model);
-  app.add_option("--layer", choice.layer, "Layer of the checkpoint (default: the first with a MoE block)")->needs(checkpoint)->check(CLI::NonNegativeNumber);
-  app.add_option("--experts", choice.experts, "Keep only the first N experts, as a rank of an expert-parallel group does")->excludes(checkpoint)->check(CLI::PositiveNumber);
-  app.add_option("--quant", choice.quant, "Weights: none, or int8 per output channel with int8 activations per token")->check(CLI::IsMember({"none", "int8"}));
+  auto* model =
+      app.add_option("--model", choice.model, fmt::format("A model of bench/models by name, or a JSON file (default {})", kDefaultModel));
+  auto* checkpoint =
+      app.add_option("--checkpoint", choice.checkpoint, "A Hugging Face folder: config.json and safetensors")->excludes(model);
+  app.add_option("--layer", choice.layer, "Layer of the checkpoint (default: the first with a MoE block)")
+      ->needs(checkpoint)
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--experts", choice.experts, "Keep only the first N experts, as a rank of an expert-parallel group does")
+      ->excludes(checkpoint)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--quant", choice.quant, "Weights: none, or int8 per output channel with int8 activations per token")
+      ->check(CLI::IsMember({"none", "int8"}));
   app.add_option("--seed", choice.seed, "Seed of random weights, hidden states and routing");
 }
 

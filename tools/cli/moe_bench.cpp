@@ -44,7 +44,8 @@ size_t ring_size(const MoeLayer& layer, DType dtype, bool warm, size_t sides) {
   const size_t bytes = checkpoint::weight_bytes(layer.model, dtype);
   const size_t wanted = warm ? 1 : (cold_bytes() + bytes - 1) / bytes;
   const size_t room = available_memory() / 10 * 8 / (bytes * sides);
-  require_memory(bytes * sides + (size_t{1} << 29), fmt::format("{}: packed weights", layer.model.name), " (--experts N keeps fewer experts)");
+  require_memory(bytes * sides + (size_t{1} << 29), fmt::format("{}: packed weights", layer.model.name),
+                 " (--experts N keeps fewer experts)");
   return std::max<size_t>(1, std::min(wanted, room));
 }
 
@@ -55,10 +56,12 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
   checkpoint::fill_normal(x, options.block.seed + 100);
   std::vector<Routing> routings;
   constexpr int64_t kRoutings = 17;  // prime to every ring size: all pairs of weights and routing occur
-  for (int64_t i = 0; i < kRoutings; ++i) routings.push_back(random_routing(layer.model, tokens, options.block.seed * 1000 + static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < kRoutings; ++i)
+    routings.push_back(random_routing(layer.model, tokens, options.block.seed * 1000 + static_cast<uint64_t>(i)));
   const auto caller = [&](const Ring& ring) {
     return [&, &copies = ring.copies](int64_t i) {
-      fused_moe(moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out));
+      fused_moe(
+          moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out));
     };
   };
 
@@ -88,8 +91,13 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
     const Progress progress(fmt::format("timing {} tokens", tokens));
     alternate(sides, options.budget_ms);
   }
-  BenchRow row{.op = FusedMoe::name, .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens, options.block.quant), .kernel = step.kernel,
-               .us = median(sides[0].us), .vs = {}, .vs_us = 0, .limit_fraction = 0};
+  BenchRow row{.op = FusedMoe::name,
+               .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens, options.block.quant),
+               .kernel = step.kernel,
+               .us = median(sides[0].us),
+               .vs = {},
+               .vs_us = 0,
+               .limit_fraction = 0};
   Step timed = step;
   timed.us = row.us;
   row.limit_fraction = limit_fraction(timed, cpu_device());

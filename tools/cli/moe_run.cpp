@@ -38,8 +38,8 @@ View read_hidden_states(const std::string& path, const MoeLayer& layer, Arena& a
   const auto* tensor = file.find("hidden_states");
   if (tensor == nullptr && file.tensors().size() == 1) tensor = &file.tensors()[0];
   require(tensor != nullptr, path, ": has no tensor 'hidden_states'");
-  require(tensor->dtype == layer.dtype, path, ": tensor '", tensor->name, "' is ", checkpoint::to_string(*tensor), "; expected ", layer.dtype,
-          " like the block");
+  require(tensor->dtype == layer.dtype, path, ": tensor '", tensor->name, "' is ", checkpoint::to_string(*tensor), "; expected ",
+          layer.dtype, " like the block");
   const bool fits = tensor->shape.size() >= 2 && tensor->shape.back() == layer.model.hidden;
   require(fits, path, ": tensor '", tensor->name, "' is ", checkpoint::to_string(*tensor), "; expected [tokens, ", layer.model.hidden, "]");
   const View x = arena.make(layer.dtype, {tensor->size() / layer.model.hidden, layer.model.hidden});
@@ -212,19 +212,30 @@ int run(const RunOptions& options) {
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();
     for (const TimedStep& timed : timing.steps) {
       const Rates r = rates(timed, device);
-      steps.push_back({{"op", timed.step.op}, {"kernel", timed.step.kernel}, {"family", to_string(timed.step.family)}, {"us", timed.own_us},
-                       {"gb_s", r.gb_s}, {"gflop_s", r.gflop_s}, {"limit_fraction", r.limit}});
+      steps.push_back({{"op", timed.step.op},
+                       {"kernel", timed.step.kernel},
+                       {"family", to_string(timed.step.family)},
+                       {"us", timed.own_us},
+                       {"gb_s", r.gb_s},
+                       {"gflop_s", r.gflop_s},
+                       {"limit_fraction", r.limit}});
     }
-    const nlohmann::ordered_json object = {{"model", layer.model.name}, {"tokens", tokens}, {"quant", options.block.quant}, {"device", device_name()},
-                                           {"threads", threads}, {"steps", std::move(steps)}, {"total_us", timing.total_us},
-                                           {"limit_fraction", timing.limit_fraction}, {"max_error_ratio", number(checked.max_error_ratio)},
+    const nlohmann::ordered_json object = {{"model", layer.model.name},
+                                           {"tokens", tokens},
+                                           {"quant", options.block.quant},
+                                           {"device", device_name()},
+                                           {"threads", threads},
+                                           {"steps", std::move(steps)},
+                                           {"total_us", timing.total_us},
+                                           {"limit_fraction", timing.limit_fraction},
+                                           {"max_error_ratio", number(checked.max_error_ratio)},
                                            {"ok", checked.ok}};
     fmt::print("{}\n", object.dump(2));
   } else {
     print_table(timing, device);
-    fmt::print("{}, {} tokens, {}, {}, {} threads: {:.1f} us, {:.0f} % of the limit, largest error {:.3f} of the allowed: {}\n", layer.model.name, tokens,
-               options.block.quant == "none" ? std::string(to_string(layer.dtype)) : options.block.quant, device_name(), threads, timing.total_us,
-               100 * timing.limit_fraction, checked.max_error_ratio, checked.ok ? "ok" : "WRONG");
+    fmt::print("{}, {} tokens, {}, {}, {} threads: {:.1f} us, {:.0f} % of the limit, largest error {:.3f} of the allowed: {}\n",
+               layer.model.name, tokens, options.block.quant == "none" ? std::string(to_string(layer.dtype)) : options.block.quant,
+               device_name(), threads, timing.total_us, 100 * timing.limit_fraction, checked.max_error_ratio, checked.ok ? "ok" : "WRONG");
   }
   if (!checked.ok) fmt::print(stderr, "eitri: wrong result: {}\n", checked.first);
   return checked.ok ? kOk : kFailed;
@@ -236,9 +247,11 @@ void add_moe_run(CLI::App& moe, Action& action) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = moe.add_subcommand("run", "Run one block, time its steps, compare with the reference");
   add_block_options(*command, options->block);
-  command->add_option("--tokens", options->tokens, fmt::format("Random hidden states for N tokens (default {})", kDefaultTokens))->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  command->add_option("--tokens", options->tokens, fmt::format("Random hidden states for N tokens (default {})", kDefaultTokens))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command->add_option("--input", options->input, "Hidden states: a safetensors file with the tensor hidden_states");
-  command->add_option("--output", options->output, "Write hidden_states, router_logits, topk_weights and topk_ids to this safetensors file");
+  command->add_option("--output", options->output,
+                      "Write hidden_states, router_logits, topk_weights and topk_ids to this safetensors file");
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, &action] { action = [options](Common&) { return run(*options); }; });
 }
