@@ -54,8 +54,9 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const 
     }
     return raw;
   }
+  const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-    if (first + e >= n) continue;
+    if (e >= left) continue;
     if constexpr (kBytesOf<kType> == 4) raw.w[e] = static_cast<const uint32_t*>(row)[first + e];
     else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
   }
@@ -76,8 +77,9 @@ template <DType kType, int kWide> EITRI_INLINE void store_raw(const Raw<kType, k
     }
     return;
   }
+  const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-    if (first + e >= n) continue;
+    if (e >= left) continue;
     if constexpr (kBytesOf<kType> == 4) static_cast<uint32_t*>(row)[first + e] = raw.w[e];
     else if constexpr (kBytesOf<kType> == 2) static_cast<uint16_t*>(row)[first + e] = static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16));
     else byte_at(row, first)[e] = static_cast<unsigned char>(raw.w[e / 4] >> (e % 4 * 8));

@@ -30,12 +30,7 @@
 // kernels as they are.
 namespace eitri::EITRI_SIMT {
 
-struct M {
-  bool m;
-};
-EITRI_INLINE M operator&(M a, M b) { return {a.m && b.m}; }
-EITRI_INLINE M operator|(M a, M b) { return {a.m || b.m}; }
-EITRI_INLINE M operator!(M a) { return {!a.m}; }
+using M = bool;  // of one lane: &, |, ! are the language's
 
 struct F {
   static constexpr int kLanes = 1;
@@ -49,11 +44,11 @@ EITRI_INLINE F operator-(F a, F b) { return {a.v - b.v}; }
 EITRI_INLINE F operator*(F a, F b) { return {a.v * b.v}; }
 EITRI_INLINE F operator/(F a, F b) { return {a.v / b.v}; }
 EITRI_INLINE F operator-(F a) { return {-a.v}; }
-EITRI_INLINE M operator<(F a, F b) { return {a.v < b.v}; }
-EITRI_INLINE M operator<=(F a, F b) { return {a.v <= b.v}; }
-EITRI_INLINE M operator>(F a, F b) { return {a.v > b.v}; }
-EITRI_INLINE M operator>=(F a, F b) { return {a.v >= b.v}; }
-EITRI_INLINE M operator==(F a, F b) { return {a.v == b.v}; }
+EITRI_INLINE M operator<(F a, F b) { return a.v < b.v; }
+EITRI_INLINE M operator<=(F a, F b) { return a.v <= b.v; }
+EITRI_INLINE M operator>(F a, F b) { return a.v > b.v; }
+EITRI_INLINE M operator>=(F a, F b) { return a.v >= b.v; }
+EITRI_INLINE M operator==(F a, F b) { return a.v == b.v; }
 
 EITRI_INLINE F fma(F a, F b, F c) { return {fma(a.v, b.v, c.v)}; }
 // a when either is NaN.
@@ -61,8 +56,8 @@ EITRI_INLINE F min(F a, F b) { return {b.v < a.v ? b.v : a.v}; }
 EITRI_INLINE F max(F a, F b) { return {b.v > a.v ? b.v : a.v}; }
 EITRI_INLINE F abs(F a) { return {bits_float(float_bits(a.v) & 0x7fffffffu)}; }
 EITRI_INLINE F round_even(F a) { return {round_even(a.v)}; }
-EITRI_INLINE F select(M m, F yes, F no) { return m.m ? yes : no; }
-EITRI_INLINE M is_nan(F a) { return {eitri::is_nan(a.v)}; }
+EITRI_INLINE F select(M m, F yes, F no) { return m ? yes : no; }
+EITRI_INLINE M is_nan(F a) { return eitri::is_nan(a.v); }
 /// |magnitude| with the sign of `sign`.
 EITRI_INLINE F copysign(F magnitude, F sign) {
   return {bits_float((float_bits(magnitude.v) & 0x7fffffffu) | (float_bits(sign.v) & 0x80000000u))};

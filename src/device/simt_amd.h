@@ -108,6 +108,13 @@ EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;
 }
 
+/// x, of which the compiler no longer knows where it comes from: comparisons with it are made where they are used, and not
+/// kept in registers from an earlier use.
+EITRI_INLINE int forgotten(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
 /// Overlap of dependent launches is a feature of other machines.
 EITRI_INLINE void launch_dependents() {}
 EITRI_INLINE void wait_for_dependencies() {}

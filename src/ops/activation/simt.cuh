@@ -78,8 +78,7 @@ template <ActivationForm kForm> EITRI_INLINE void activation_block_per_row(const
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
       activated<kForm>(t, x, first_of(c), vectors, v);
-      // Beyond the row lie zeros, of which some functions make something else.
-      EITRI_UNROLL for (int e = 0; e < kWide; ++e) amax = Largest{}(first_of(c) + e < t.inter ? finite_abs(v[e]) : 0.0f, amax);
+      amax = largest_magnitude(v, amax);  // beyond the row lie zeros, of which every function makes 0
     });
     const float scale = scale_from_amax(reduce.max(amax), largest_of<kForm.out>()), inverse = inverse_scale(scale);
     if (thread() == 0) t.scale[row] = scale;

@@ -1,0 +1,186 @@
+// The SIMT kernels compiled for GPUs that need not be there: no spills, registers within bounds, arguments as the host has them, and
+// vector loads and stores. Skipped, with the reason, for targets that have no compiler here.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "compile/kernel_binary.h"
+#include "jit/compiler.h"
+#include "ops/activation/simt.h"
+#include "ops/quantize/simt.h"
+#include "ops/rmsnorm/simt.h"
+
+namespace eitri {
+namespace {
+
+namespace files = std::filesystem;
+
+std::string text_of(const files::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// Everything that a kernel may include, by the name it is included by.
+const jit::HeaderSet& kernel_headers() {
+  static const jit::HeaderSet headers = [] {
+    jit::HeaderSet set = jit::freestanding_headers();
+    const files::path root = EITRI_SOURCE_DIR;
+    const auto add = [&](const files::path& folder, const files::path& path) {
+      set.add(files::relative(path, folder).generic_string(), text_of(path));
+    };
+    for (const auto& entry : files::recursive_directory_iterator(root / "src/device"))
+      if (entry.path().extension() == ".h") add(root / "src", entry.path());
+    for (const auto& entry : files::recursive_directory_iterator(root / "src/ops")) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with(".cuh") || name == "simt_params.h" || name.ends_with("_kernels.h")) add(root / "src", entry.path());
+    }
+    add(root / "src", root / "src/base/numeric.h");
+    add(root / "include", root / "include/eitri/enums.hpp");
+    return set;
+  }();
+  return headers;
+}
+
+jit::Compiled compile(const jit::Compiler& compiler, const jit::Target& target, const std::string& text, std::vector<std::string> defines) {
+  jit::CompileRequest request = {.label = "test", .defines = std::move(defines), .target = &target};
+  request.source = {.name = "kernel.cu", .text = text, .headers = kernel_headers()};
+  jit::check_request(request);
+  return compiler.compile(request, jit::include_closure(request.source));
+}
+
+struct Expectation {
+  SimtEntry entry;
+  size_t argument_bytes = 0;
+  int store_bytes = 16;  // of the widest store
+};
+
+/// The kernels that benchmarks run, and the forms that are hard on registers.
+std::vector<Expectation> expectations(const SimtMachine& machine) {
+  std::map<std::string, Expectation> unique;
+  const auto add = [&](SimtEntry entry, size_t argument_bytes, DType x, DType out) {
+    std::string key = entry.entry;
+    for (const std::string& define : entry.defines) key += " " + define;
+    const int store = std::min(16, wide_of(x) * bits(out) / 8);
+    unique.emplace(key, Expectation{std::move(entry), argument_bytes, store});
+  };
+  const auto norm = [&](const RmsNorm::Problem& p) { add(rmsnorm_entry(p, rmsnorm_shape(p, machine)), sizeof(RmsNormGrid), p.x, p.out); };
+  const auto act = [&](const Activation::Problem& p) {
+    add(activation_entry(p, activation_shape(p, machine)), sizeof(ActivationGrid), p.x, p.out);
+  };
+  const auto codes = [&](const Quantize::Problem& p) { add(quantize_entry(p, quantize_shape(p, machine)), sizeof(QuantizeGrid), p.x, p.q); };
+  for (const auto& [p, note] : RmsNorm::cases().bench) norm(p);
+  for (const auto& [p, note] : Activation::cases().bench) act(p);
+  for (const auto& [p, note] : Quantize::cases().bench) codes(p);
+  using enum DType;
+  norm({.tokens = 4096, .hidden = 16384, .residual = f32, .out = i8, .quant = Quant::per_1x128, .norm_weight = NormWeight::plus_one});
+  norm({.tokens = 4096, .hidden = 8192, .x = f32, .weight = f32, .residual = f32, .out = f8e4m3fnuz, .quant = Quant::per_token});
+  norm({.tokens = 16, .hidden = 100'000, .residual = bf16, .out = f8e4m3, .quant = Quant::per_token});
+  act({.rows = 4096, .inter = 16384, .out = i8, .kind = ActivationKind::gelu, .gate = GateLayout::interleaved});
+  act({.rows = 4096, .inter = 8192, .x = f32, .out = i8, .kind = ActivationKind::situv2});
+  act({.rows = 4096, .inter = 4096, .x = f16, .out = f16, .kind = ActivationKind::gelu_tanh});
+  codes({.rows = 4096, .cols = 8192, .x = f32});
+  codes({.rows = 16, .cols = 100'000});
+  std::vector<Expectation> list;
+  for (auto& [key, expectation] : unique) list.push_back(std::move(expectation));
+  return list;
+}
+
+/// `kernel` of the entry's file; the macros say the rest.
+void expect_good_kernels(const jit::Compiler& compiler, const char* target_name, const SimtMachine& machine,
+                         KernelFacts (*read)(std::string_view), int register_file) {
+  const jit::Target& target = jit::target_named(target_name);
+  double slowest = 0, total = 0;
+  int count = 0;
+  for (const Expectation& e : expectations(machine)) {
+    std::string what = str(e.entry.entry);
+    for (const std::string& define : e.entry.defines) what += " " + define;
+    SCOPED_TRACE(what);
+    const auto start = std::chrono::steady_clock::now();
+    const jit::Compiled compiled = compile(compiler, target, str("#include \"", e.entry.file, "\"\n"), e.entry.defines);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    slowest = std::max(slowest, seconds), total += seconds, ++count;
+    ASSERT_TRUE(compiled.ok) << compiled.log;
+    EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << compiled.log;
+    ASSERT_NE(compiled.binary.find(e.entry.entry), std::string::npos) << "the entry is not in the binary under its plain name";
+    const KernelFacts facts = read(compiled.binary);
+    ASSERT_EQ(facts.problem, "");
+    EXPECT_EQ(facts.stack_bytes, 0);
+    EXPECT_EQ(facts.spills, 0);
+    EXPECT_LE(facts.registers * e.entry.threads, register_file);
+    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes)) << "host and kernel differ about the argument, or it has hidden ones";
+    EXPECT_GT(facts.load16, 0);
+    EXPECT_GT(e.store_bytes == 16 ? facts.store16 : e.store_bytes == 8 ? facts.store8 : facts.store4, 0) << "stores of " << e.store_bytes;
+  }
+  std::printf("%s: %d kernels, %.2f s on average, %.2f s the slowest\n", target_name, count, total / count, slowest);
+}
+
+TEST(SimtCompile, sm_90a) {
+  const jit::FoundCompiler found = jit::find_nvrtc();
+  if (!found.compiler) GTEST_SKIP() << found.reason;
+  expect_good_kernels(*found.compiler, "sm_90a", {.warp_size = 32, .units = 132}, read_cubin, 64 * 1024);
+}
+
+void check_amd(const char* target, int units) {
+  const jit::FoundCompiler found = jit::find_clang_amd();
+  if (!found.compiler) GTEST_SKIP() << found.reason;
+  if (!found.compiler->makes(jit::target_named(target))) GTEST_SKIP() << found.compiler->path() << " does not know " << target;
+  // 512 registers a lane for the threads on each of four units of 64 lanes.
+  expect_good_kernels(*found.compiler, target, {.warp_size = 64, .units = units}, read_code_object, 4 * 64 * 512);
+}
+TEST(SimtCompile, gfx942) { check_amd("gfx942", 304); }
+TEST(SimtCompile, gfx950) { check_amd("gfx950", 256); }
+
+// The readers themselves: kernels of which the answers are known.
+constexpr const char* kControl = R"(#include "device/simt.h"
+using namespace eitri::simt;
+EITRI_KERNEL(1024) control(float* p, const int* index) {
+#if defined(NARROW)
+  p[thread() + 4096] = p[thread()];
+#elif defined(WIDE)
+  store16(p + 4096 + thread() * 4, load16(p + thread() * 4));
+  store8(p + 16384 + thread() * 2, load8(p + 8192 + thread() * 2));
+#else
+  float kept[64], sum = 0;
+  for (int i = 0; i < 64; ++i) kept[i] = p[i * 1024 + thread()];
+  for (int i = 0; i < 64; ++i) sum += kept[index[i] & 63];
+  p[thread()] = sum;
+#endif
+}
+)";
+
+void check_reader(const jit::Compiler& compiler, const char* target_name, KernelFacts (*read)(std::string_view)) {
+  const auto facts_of = [&](const char* define) {
+    const jit::Compiled compiled = compile(compiler, jit::target_named(target_name), kControl, {define});
+    EXPECT_TRUE(compiled.ok) << compiled.log;
+    return read(compiled.binary);
+  };
+  const KernelFacts narrow = facts_of("NARROW"), wide = facts_of("WIDE"), indexed = facts_of("INDEXED");
+  EXPECT_EQ(narrow.problem + wide.problem + indexed.problem, "");
+  EXPECT_TRUE(narrow.load4 == 1 && narrow.store4 == 1 && narrow.load16 == 0 && narrow.store16 == 0);
+  EXPECT_TRUE(wide.load16 == 1 && wide.store16 == 1 && wide.load8 == 1 && wide.store8 == 1 && wide.load4 == 0 && wide.store4 == 0);
+  EXPECT_EQ(narrow.stack_bytes, 0);
+  EXPECT_GE(indexed.stack_bytes, 256) << "an array that is indexed lives in memory";
+  EXPECT_EQ(narrow.argument_bytes, 16);
+  EXPECT_GT(narrow.registers, 0);
+  EXPECT_NE(read("no ELF file").problem, "");
+}
+
+TEST(SimtCompile, cubins_are_read_right) {
+  const jit::FoundCompiler found = jit::find_nvrtc();
+  if (!found.compiler) GTEST_SKIP() << found.reason;
+  check_reader(*found.compiler, "sm_90a", read_cubin);
+}
+TEST(SimtCompile, code_objects_are_read_right) {
+  const jit::FoundCompiler found = jit::find_clang_amd();
+  if (!found.compiler) GTEST_SKIP() << found.reason;
+  check_reader(*found.compiler, "gfx942", read_code_object);
+}
+
+}  // namespace
+}  // namespace eitri
