@@ -24,6 +24,7 @@ struct Profile {
   double read_bytes = 0;   // bytes/s, from memory that no cache holds
   double l2_bytes = 0;     // bytes/s, all threads
   bool measured = false;
+  bool noisy = false;  // measured while other programs had the cores: measured again at the next chance
 };
 
 struct Device {

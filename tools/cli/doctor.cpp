@@ -99,6 +99,7 @@ int run(const DoctorOptions& options) {
                                         {"available_memory_bytes", available_memory()},
                                         {"profile",
                                          {{"measured", p.measured},
+                                          {"noisy", p.noisy},
                                           {"threads", p.threads},
                                           {"bf16_gflop_s", giga(p.bf16_flops)},
                                           {"i8_gop_s", giga(p.i8_ops)},
@@ -124,7 +125,7 @@ int run(const DoctorOptions& options) {
   table.add({"huge pages", huge_pages()});
   table.add({"available memory", fmt::format("{:.1f} GiB", static_cast<double>(available_memory()) / (1 << 30))});
   table.add(
-      {"machine profile", p.measured ? fmt::format("measured, {} threads", p.threads) : "nominal; `eitri doctor --measure` measures it"});
+      {"machine profile", p.measured ? fmt::format("measured, {} threads{}", p.threads, p.noisy ? ", while other programs had the cores: rates are too low" : "") : "nominal; `eitri doctor --measure` measures it"});
   table.add({"  bf16, int8, f32",
              fmt::format("{:.0f} GFLOP/s, {:.0f} GOP/s, {:.0f} GFLOP/s", giga(p.bf16_flops), giga(p.i8_ops), giga(p.f32_flops))});
   table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});

@@ -24,7 +24,7 @@ Profile measure_profile(const Device& device, int threads);
 /// The profile that an earlier measurement of this machine, level and thread count left in the cache folder.
 std::optional<Profile> stored_profile(const Device& device, int threads);
 /// The profile of the device at hand: measured now if the cache folder has none for this machine, level and thread
-/// count, and stored there. `refresh` measures anyway.
+/// count or only a noisy one, and stored there. `refresh` measures anyway.
 Profile cached_profile(const Device& device, int threads, bool refresh = false);
 /// Uses this profile for routing and floors from now on.
 void set_profile(const Profile& profile);

@@ -2,6 +2,7 @@
 // cache folder as <cache>/profile/<hash>.json.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -19,50 +20,71 @@ namespace eitri {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kProfileVersion = 1;
+constexpr int kProfileVersion = 2;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+/// CPU time of the calling thread: waiting for a core, on a machine that others use too, is not the kernel's time.
+double thread_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
-/// Operations per second of `probe` on all threads together: windows of about 3 ms, the upper quartile, because other
-/// tenants of a shared machine only ever slow a window down.
-double peak_rate(int threads, double (*probe)(int64_t)) {
-  int64_t rounds = 1000;
-  while (true) {  // find rounds for 3 ms; also warms up
-    const auto start = Clock::now();
-    probe(rounds);
-    const double s = seconds_since(start);
-    if (s > 2e-3) break;
-    rounds = static_cast<int64_t>(static_cast<double>(rounds) * std::clamp(3e-3 / std::max(s, 1e-7), 2.0, 50.0));
-  }
-  std::vector<double> rates;
-  for (int window = 0; window < 12; ++window) {
-    std::vector<double> ops(static_cast<size_t>(threads));
-    const auto start = Clock::now();
-    parallel(threads, [&](int t, int) { ops[static_cast<size_t>(t)] = probe(rounds); });
-    const double s = seconds_since(start);
-    double sum = 0;
-    for (const double o : ops) sum += o;
-    rates.push_back(sum / s);
-  }
+/// Upper quartile: other tenants of a machine only ever slow a window down, and the very best one may be a clock boost.
+double upper_quartile(std::vector<double> rates) {
   std::sort(rates.begin(), rates.end());
   return rates[rates.size() * 3 / 4];
 }
 
+/// Runs body(thread, threads) -> work done on all threads and returns the sum of the threads' rates (work per second of
+/// their own CPU time). `waited` becomes the worst ratio of wall to CPU time.
+template <class Body> double team_rate(int threads, double& waited, Body&& body) {
+  std::vector<double> rate(static_cast<size_t>(threads)), wait(static_cast<size_t>(threads));
+  parallel(threads, [&](int t, int n) {
+    const auto wall = Clock::now();
+    const double cpu = thread_seconds();
+    const double work = body(t, n);
+    const double spent = std::max(thread_seconds() - cpu, 1e-9);
+    rate[static_cast<size_t>(t)] = work / spent;
+    wait[static_cast<size_t>(t)] = std::chrono::duration<double>(Clock::now() - wall).count() / spent;
+  });
+  waited = std::max(waited, *std::max_element(wait.begin(), wait.end()));
+  double sum = 0;
+  for (const double r : rate) sum += r;
+  return sum;
+}
+
+/// Operations per second of `probe` on all threads together, in windows of about 3 ms.
+double peak_rate(int threads, double& waited, double (*probe)(int64_t)) {
+  int64_t rounds = 1000;
+  while (true) {  // find rounds for 3 ms; also warms up
+    const double start = thread_seconds();
+    probe(rounds);
+    const double s = thread_seconds() - start;
+    if (s > 2e-3) break;
+    rounds = static_cast<int64_t>(static_cast<double>(rounds) * std::clamp(3e-3 / std::max(s, 1e-7), 2.0, 50.0));
+  }
+  std::vector<double> rates;
+  for (int window = 0; window < 12; ++window)
+    rates.push_back(team_rate(threads, waited, [&](int, int) { return probe(rounds); }));
+  return upper_quartile(std::move(rates));
+}
+
 using ReadFn = uint64_t (*)(const std::byte*, size_t);
 
-double read_rate(int threads, const Buffer& buffer, size_t bytes, int passes, ReadFn read) {
+/// Bytes per second of reading `bytes` of the buffer once; `repeat` times in each window for what fits a cache.
+double read_rate(int threads, double& waited, const Buffer& buffer, size_t bytes, int windows, int repeat, ReadFn read) {
   std::vector<double> rates;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto start = Clock::now();
-    parallel(threads, [&](int t, int n) {
+  for (int window = 0; window < windows; ++window) {
+    rates.push_back(team_rate(threads, waited, [&](int t, int n) {
       const Span part = split(static_cast<int64_t>(bytes), t, n, 4096);
-      volatile uint64_t sink = read(buffer.data() + part.begin, static_cast<size_t>(part.end - part.begin));
-      (void)sink;
-    });
-    rates.push_back(static_cast<double>(bytes) / seconds_since(start));
+      for (int i = 0; i < repeat; ++i) {
+        volatile uint64_t sink = read(buffer.data() + part.begin, static_cast<size_t>(part.end - part.begin));
+        (void)sink;
+      }
+      return static_cast<double>(part.end - part.begin) * repeat;
+    }));
   }
-  std::sort(rates.begin(), rates.end());
-  return rates[rates.size() * 3 / 4];
+  return upper_quartile(std::move(rates));
 }
 
 std::string identity(const Device& device, int threads) {
@@ -82,27 +104,28 @@ std::string file_for(const Device& device, int threads) {
 
 Profile measure_profile(const Device& device, int threads) {
   Profile p{.threads = threads, .measured = true};
+  double waited = 1;  // wall time over CPU time, the worst window
   ReadFn read = probe::read_portable;
   switch (device.isa) {
     case Isa::portable:
-      p.f32_flops = peak_rate(threads, probe::fma_portable);
+      p.f32_flops = peak_rate(threads, waited, probe::fma_portable);
       p.bf16_flops = p.i8_ops = p.f32_flops;
       break;
 #if EITRI_X86
     case Isa::x86_avx2:
-      p.f32_flops = p.bf16_flops = peak_rate(threads, probe::fma_avx2);
-      p.i8_ops = peak_rate(threads, probe::i8_avx2);
+      p.f32_flops = p.bf16_flops = peak_rate(threads, waited, probe::fma_avx2);
+      p.i8_ops = peak_rate(threads, waited, probe::i8_avx2);
       break;
     case Isa::x86_avx512:
     case Isa::x86_amx_emulated:
     case Isa::x86_amx:
       read = probe::read_avx512;
-      p.f32_flops = p.bf16_flops = peak_rate(threads, probe::fma_avx512);
-      if (device.avx512_bf16) p.bf16_flops = std::max(p.bf16_flops, peak_rate(threads, probe::bf16_avx512bf16));
-      p.i8_ops = peak_rate(threads, probe::i8_avx512);
+      p.f32_flops = p.bf16_flops = peak_rate(threads, waited, probe::fma_avx512);
+      if (device.avx512_bf16) p.bf16_flops = std::max(p.bf16_flops, peak_rate(threads, waited, probe::bf16_avx512bf16));
+      p.i8_ops = peak_rate(threads, waited, probe::i8_avx512);
       if (device.amx) {
-        p.bf16_flops = peak_rate(threads, probe::bf16_amx);
-        p.i8_ops = peak_rate(threads, probe::i8_amx);
+        p.bf16_flops = peak_rate(threads, waited, probe::bf16_amx);
+        p.i8_ops = peak_rate(threads, waited, probe::i8_amx);
       }
       break;
 #else
@@ -117,9 +140,11 @@ Profile measure_profile(const Device& device, int threads) {
     const Span part = split(static_cast<int64_t>(want), t, n, 4096);
     std::fill(memory.data() + part.begin, memory.data() + part.end, std::byte{0x5a});
   });
-  p.read_bytes = read_rate(threads, memory, want, 5, read);
+  p.read_bytes = read_rate(threads, waited, memory, want, 5, 1, read);
   const size_t in_l2 = static_cast<size_t>(std::max<int64_t>(device.l2_bytes / 2, 128 << 10)) * static_cast<size_t>(threads);
-  p.l2_bytes = read_rate(threads, memory, in_l2 / 4096 * 4096, 200, read);
+  p.l2_bytes = read_rate(threads, waited, memory, in_l2 / 4096 * 4096, 12, 100, read);
+  constexpr double kQuiet = 1.3;  // a fair share of a busy core shows as 2 and more
+  p.noisy = waited > kQuiet;
   return p;
 }
 
@@ -132,7 +157,7 @@ std::optional<Profile> stored_profile(const Device& device, int threads) {
     if (j.at("identity").get<std::string>() != identity(device, threads)) return std::nullopt;  // hash collision
     Profile p{.threads = threads, .bf16_flops = j.at("bf16_flops").get<double>(), .i8_ops = j.at("i8_ops").get<double>(),
               .f32_flops = j.at("f32_flops").get<double>(), .read_bytes = j.at("read_bytes").get<double>(),
-              .l2_bytes = j.at("l2_bytes").get<double>(), .measured = true};
+              .l2_bytes = j.at("l2_bytes").get<double>(), .measured = true, .noisy = j.at("noisy").get<bool>()};
     for (const double v : {p.bf16_flops, p.i8_ops, p.f32_flops, p.read_bytes, p.l2_bytes})
       if (!(v > 0 && v < 1e18)) throw std::runtime_error("a rate is not positive");
     return p;
@@ -144,13 +169,13 @@ std::optional<Profile> stored_profile(const Device& device, int threads) {
 
 Profile cached_profile(const Device& device, int threads, bool refresh) {
   if (!refresh)
-    if (const auto stored = stored_profile(device, threads)) return *stored;
+    if (const auto stored = stored_profile(device, threads); stored && !stored->noisy) return *stored;
   const Profile p = measure_profile(device, threads);
   const std::string path = file_for(device, threads);
   if (path.empty()) return p;
   const nlohmann::ordered_json j = {{"identity", identity(device, threads)}, {"threads", threads},
                                     {"bf16_flops", p.bf16_flops}, {"i8_ops", p.i8_ops}, {"f32_flops", p.f32_flops},
-                                    {"read_bytes", p.read_bytes}, {"l2_bytes", p.l2_bytes}};
+                                    {"read_bytes", p.read_bytes}, {"l2_bytes", p.l2_bytes}, {"noisy", p.noisy}};
   try {
     make_private_dir(path.substr(0, path.rfind('/')));
     write_file_atomic(path, j.dump(2) + "\n", FileAccess::owner_only);
