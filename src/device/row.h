@@ -57,7 +57,7 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const 
   const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
     if (e >= left) continue;
-    if constexpr (kBytesOf<kType> == 4) raw.w[e] = static_cast<const uint32_t*>(row)[first + e];
+    if constexpr (kBytesOf<kType> == 4) raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
     else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
   }
   return raw;

@@ -110,7 +110,7 @@ EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
 
 /// x, of which the compiler no longer knows where it comes from: comparisons with it are made where they are used, and not
 /// kept in registers from an earlier use.
-EITRI_INLINE int forgotten(int x) {
+template <class T> EITRI_INLINE T forgotten(T x) {
   asm volatile("" : "+v"(x));
   return x;
 }

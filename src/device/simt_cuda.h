@@ -123,7 +123,7 @@ EITRI_INLINE uint8_t to_f8e4m3(float x) { return static_cast<uint8_t>(pack4_f8e4
 EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
 
 /// x; on other machines the compiler then makes comparisons with it anew, which here it does of itself.
-EITRI_INLINE int forgotten(int x) { return x; }
+template <class T> EITRI_INLINE T forgotten(T x) { return x; }
 
 /// Lets the next kernel of the stream start its part that depends on nothing, once every block has called this or ended.
 EITRI_INLINE void launch_dependents() {

@@ -211,7 +211,7 @@ inline uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;
 }
 
-inline int forgotten(int x) { return x; }
+template <class T> T forgotten(T x) { return x; }
 
 inline void launch_dependents() {}
 inline void wait_for_dependencies() {}

@@ -9,8 +9,9 @@
 // Compiled with EITRI_THREADS the file has the entry activation_tiles or activation_block_per_row, by the form's out.
 #pragma once
 
+#include "device/row.h"  // first: it decides what F is
+
 #include "device/activation.h"
-#include "device/row.h"
 #include "ops/activation/simt_params.h"
 
 namespace eitri::EITRI_SIMT {
