@@ -7,17 +7,15 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <unistd.h>
 #include <cstdlib>
 #include <string>
-#include <unistd.h>
 
 #include "harness/kernel_tests.h"
 
 namespace {
 
-std::string full_name(const testing::TestSuite& suite, int i) {
-  return std::string(suite.name()) + "." + suite.GetTestInfo(i)->name();
-}
+std::string full_name(const testing::TestSuite& suite, int i) { return std::string(suite.name()) + "." + suite.GetTestInfo(i)->name(); }
 
 /// '?' matches any one character, so it stands for those that the filter's grammar takes.
 void take_literally(std::string& filter) {

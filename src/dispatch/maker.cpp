@@ -125,8 +125,7 @@ template <class T> void fill_from(const std::vector<T>& table, const View& view,
 
 template <class T> void fill_big(const View& view, Fill how, const Elements& random) {
   std::vector<T> table(kTableSize);
-  for (uint32_t i = 0; i < kTableSize; ++i)
-    store_at(table.data(), view.dtype, i, value_of(how, view.dtype, row_length(view), i));
+  for (uint32_t i = 0; i < kTableSize; ++i) store_at(table.data(), view.dtype, i, value_of(how, view.dtype, row_length(view), i));
   const int64_t size = view.size();
   parallel(size < kParallelFrom ? 1 : max_threads(),
            [&](int thread, int threads) { fill_from(table, view, random, split(size, thread, threads, 4096)); });
@@ -234,8 +233,7 @@ std::byte Maker::canary(const Tensor& tensor, size_t offset) {
 
 void Maker::poison(Tensor& tensor) {
   const auto value = static_cast<int>(poison_byte(tensor.view.dtype));
-  for_each_run(tensor.view, tensor.lead,
-               [&](size_t begin, size_t end) { std::memset(tensor.buffer.data() + begin, value, end - begin); });
+  for_each_run(tensor.view, tensor.lead, [&](size_t begin, size_t end) { std::memset(tensor.buffer.data() + begin, value, end - begin); });
 }
 
 void Maker::poison_outputs() {

@@ -86,8 +86,7 @@ struct Tally {
   }
 };
 
-template <class Reader>
-Tally tally(const View& got, const Expected& expected, const Tolerance& tolerance) {
+template <class Reader> Tally tally(const View& got, const Expected& expected, const Tolerance& tolerance) {
   const Range range = range_of(got.dtype);
   const bool exact = expected.bound.empty(), some_open = !expected.any.empty();
   const int64_t row_length = got.rank == 0 ? 1 : got.shape[got.rank - 1];
@@ -107,12 +106,10 @@ Tally tally(const View& got, const Expected& expected, const Tolerance& toleranc
       const double value = Reader::read(got.data, offset + j * step), want = expected.value[at];
       if (exact) {
         // -0 equals 0: the sign of a zero is outside the contract of exact outputs.
-        const bool equal = value == want || (std::isnan(value) && std::isnan(want)) ||
-                           value == rounded(want, got.dtype);
+        const bool equal = value == want || (std::isnan(value) && std::isnan(want)) || value == rounded(want, got.dtype);
         out.add(i, value, equal ? 0 : kInfinity);
       } else {
-        const double allowed = tolerance.absolute + tolerance.relative * std::fabs(want) +
-                               tolerance.bound_eps * expected.bound[at];
+        const double allowed = tolerance.absolute + tolerance.relative * std::fabs(want) + tolerance.bound_eps * expected.bound[at];
         out.add(i, value, error_ratio(value, want, allowed, range));
       }
     }
@@ -151,22 +148,18 @@ std::string place_of(const View& view, int64_t linear) {
 
 double without_nan_sign(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
-std::string describe(const View& got, const Expected& expected, const Tolerance& tolerance,
-                     const Tally& tally, const char* name) {
+std::string describe(const View& got, const Expected& expected, const Tolerance& tolerance, const Tally& tally, const char* name) {
   const auto at = static_cast<size_t>(tally.first);
   const double want = expected.value[at];
   const std::string head =
       str(name, place_of(got, tally.first), " is ", without_nan_sign(tally.first_got), "; expected ", without_nan_sign(want));
   if (expected.bound.empty()) return head + " exactly";
-  return str(head, " +- ",
-             tolerance.absolute + tolerance.relative * std::fabs(want) +
-                 tolerance.bound_eps * expected.bound[at]);
+  return str(head, " +- ", tolerance.absolute + tolerance.relative * std::fabs(want) + tolerance.bound_eps * expected.bound[at]);
 }
 
 }  // namespace
 
-Verdict judge(const View& got, const Expected& expected, const Tolerance& tolerance,
-              const char* name) {
+Verdict judge(const View& got, const Expected& expected, const Tolerance& tolerance, const char* name) {
   const auto broken = [](auto... parts) {  // the call cannot be judged at all
     return Verdict{.ok = false, .max_error_ratio = kInfinity, .wrong = 0, .first = str(parts...)};
   };
@@ -176,8 +169,7 @@ Verdict judge(const View& got, const Expected& expected, const Tolerance& tolera
   }
   if (got.layout != Layout::strided) return broken(name, " is packed; expected a strided output");
   const auto size = static_cast<size_t>(got.size());
-  if (expected.value.size() != size)
-    return broken(name, " is ", got, "; the reference has ", expected.value.size(), " values");
+  if (expected.value.size() != size) return broken(name, " is ", got, "; the reference has ", expected.value.size(), " values");
   if (!expected.bound.empty() && expected.bound.size() != size)
     return broken(name, ": the reference has ", expected.bound.size(), " bounds for ", size, " values");
   if (!expected.any.empty() && expected.any.size() != size)

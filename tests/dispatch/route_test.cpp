@@ -191,7 +191,8 @@ TEST(CheckCalls, faulty_kernel_is_named) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::internal);
-    EXPECT_THAT(error.what(), HasSubstr("scale_add.fault.wrong_element differs from the reference at rows=4,cols=33,nan_row=0: out[3, 32] is"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("scale_add.fault.wrong_element differs from the reference at rows=4,cols=33,nan_row=0: out[3, 32] is"));
   }
 }
 

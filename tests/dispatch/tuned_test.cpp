@@ -17,8 +17,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 const std::vector<std::string> kFields = field_names<ScaleAdd::Problem>();
-const std::string kHeader =
-    "arch,units,rows,cols,nan_row,rank,kernel,config,us,spread_us,baseline_us,error,revision,toolchain,date\n";
+const std::string kHeader = "arch,units,rows,cols,nan_row,rank,kernel,config,us,spread_us,baseline_us,error,revision,toolchain,date\n";
 
 /// One line for rows=4,cols=33 unless told otherwise.
 struct Line {
@@ -77,8 +76,9 @@ TEST(TunedFile, truncation_at_every_byte_costs_at_most_the_last_line) {
 }
 
 TEST(TunedFile, bad_lines_are_skipped_with_line_and_reason) {
-  const TunedFile file = parse(kHeader + Line{.us = "fast"}.text() + Line{.us = "nan"}.text() + Line{.us = "-1"}.text() +
-                               Line{.us = "inf"}.text() + Line{.rank = 0}.text() + "portable,4\n" + Line{.us = "1,2"}.text() + Line{}.text());
+  const TunedFile file =
+      parse(kHeader + Line{.us = "fast"}.text() + Line{.us = "nan"}.text() + Line{.us = "-1"}.text() + Line{.us = "inf"}.text() +
+            Line{.rank = 0}.text() + "portable,4\n" + Line{.us = "1,2"}.text() + Line{}.text());
   ASSERT_THAT(file.rows, SizeIs(1));
   EXPECT_EQ(file.rows[0].origin, "rows.csv:9");
   ASSERT_THAT(file.problems, SizeIs(7));

@@ -21,8 +21,7 @@ template <class F> void for_each_row(const View& view, F&& f) {
 }
 
 std::string describe(const Output& output, int64_t index, const std::byte* was, const std::byte* is) {
-  return str(output.name, " element ", index, " was ", load_at(was, output.view.dtype, 0), " and is ",
-             load_at(is, output.view.dtype, 0));
+  return str(output.name, " element ", index, " was ", load_at(was, output.view.dtype, 0), " and is ", load_at(is, output.view.dtype, 0));
 }
 
 /// First difference of two rows of `n` elements; element by element only when the rows differ.

@@ -75,9 +75,11 @@ std::string check_repeats(const typename Op::Args& args, Maker& maker, const Ora
 
 /// Ops with a row dimension offer `Args rows_of(const Args&, int64_t begin, int64_t end)`: the same call for these rows alone, on
 /// the same memory. The bits of a row must not depend on the other rows.
-template <Operator Op>
-std::string check_batch_invariance(const typename Op::Args& args, Maker& maker, const Snapshot& batch) {
-  if constexpr (requires { { Op::row_count(args) } -> std::convertible_to<int64_t>; Op::rows_of(args, 0, 1); }) {
+template <Operator Op> std::string check_batch_invariance(const typename Op::Args& args, Maker& maker, const Snapshot& batch) {
+  if constexpr (requires {
+                  { Op::row_count(args) } -> std::convertible_to<int64_t>;
+                  Op::rows_of(args, 0, 1);
+                }) {
     const int64_t rows = Op::row_count(args);
     for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
       if (row < 0) continue;
@@ -91,8 +93,8 @@ std::string check_batch_invariance(const typename Op::Args& args, Maker& maker, 
   return {};
 }
 
-template <Operator Op> std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& problem, const Variant& variant,
-                                                 Snapshot& nan_pads) {
+template <Operator Op>
+std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& problem, const Variant& variant, Snapshot& nan_pads) {
   Maker maker({.seed = variant.seed, .guards = true, .strided = variant.strided, .poison = true, .zero_pads = variant.zero_pads});
   const typename Op::Args args = Op::make(problem, maker);
   if (const auto made = Op::check(args); !(made == problem)) return str("make() built ", key_of(made), " instead of the problem");
@@ -109,8 +111,7 @@ template <Operator Op> std::string check_variant(const Kernel<Op>& kernel, const
   if (std::string damage = maker.damage(); !damage.empty()) return damage;
   const Snapshot first(outputs);
   if (variant.zero_pads) {
-    if (std::string d = nan_pads.difference(outputs, oracle); !d.empty())
-      return str("reads padding: with zeros in it instead of NaN, ", d);
+    if (std::string d = nan_pads.difference(outputs, oracle); !d.empty()) return str("reads padding: with zeros in it instead of NaN, ", d);
     return {};
   }
   if (variant.strided) nan_pads = first;

@@ -71,7 +71,8 @@ TEST(Coverage, reference_takes_every_case_and_is_chosen_only_when_alone) {
           others += c.kernel != &kernels.back();
           least = std::min(least, c.guess.us);
           for (size_t i = 0; i < c.kernel->knobs.size(); ++i)
-            EXPECT_THAT(c.kernel->knobs[i].values, testing::Contains(c.guess.config[i])) << c.kernel->name << " " << c.kernel->knobs[i].name;
+            EXPECT_THAT(c.kernel->knobs[i].values, testing::Contains(c.guess.config[i]))
+                << c.kernel->name << " " << c.kernel->knobs[i].name;
           Config parsed;
           std::string why;
           EXPECT_TRUE(parse_config(to_string(c.guess.config, c.kernel->knobs), c.kernel->knobs, parsed, why)) << why;

@@ -38,17 +38,17 @@ std::pair<double, double> allowed_at(const Args& a, int64_t r, int64_t c) {
 
 enum class Fault {
   none,
-  nan,                 // one NaN
-  infinity,            // one infinity
-  unwritten_tail,      // the last row's end keeps what was there
-  unwritten_element,   // one element in the middle
-  wrong_element,       // 1.5 times the allowed error
-  within_tolerance,    // no fault: 0.9 times the allowed error must pass
-  sign,                // one element negated
-  off_by_one_row,      // every row is the next one's
+  nan,                // one NaN
+  infinity,           // one infinity
+  unwritten_tail,     // the last row's end keeps what was there
+  unwritten_element,  // one element in the middle
+  wrong_element,      // 1.5 times the allowed error
+  within_tolerance,   // no fault: 0.9 times the allowed error must pass
+  sign,               // one element negated
+  off_by_one_row,     // every row is the next one's
   swapped_rows,
-  stale_workspace,     // adds what the workspace holds
-  dirty_accumulator,   // accumulates in a workspace that it takes for zeros
+  stale_workspace,    // adds what the workspace holds
+  dirty_accumulator,  // accumulates in a workspace that it takes for zeros
   write_before,
   write_after,
   write_gap,
@@ -151,23 +151,62 @@ constexpr Knob kKnobs[] = {{"unroll", kUnrolls}};
 constexpr Numerics kStrict = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 template <Fault kFault> constexpr Kernel<ScaleAdd> fault_row(const char* name, Numerics numerics = kStrict) {
-  return {.name = name, .family = Family::simt, .target = Target::any_cpu, .numerics = numerics, .supports = any,
-          .guess = takes<1000000>, .workspace = workspace_bytes, .launch = faulty<kFault>};
+  return {.name = name,
+          .family = Family::simt,
+          .target = Target::any_cpu,
+          .numerics = numerics,
+          .supports = any,
+          .guess = takes<1000000>,
+          .workspace = workspace_bytes,
+          .launch = faulty<kFault>};
 }
 
 constexpr Kernel<ScaleAdd> kRows[] = {
-    {.name = "scale_add.x86_avx2.rows", .family = Family::assembly, .target = Target::x86_avx2, .numerics = kStrict, .supports = any,
-     .guess = takes<5>, .launch = faulty<Fault::none>},
-    {.name = "scale_add.any_gpu.rows", .family = Family::simt, .target = Target::any_gpu, .numerics = kStrict, .supports = any,
-     .guess = takes<1>, .launch = faulty<Fault::none>},
-    {.name = "scale_add.portable.rows", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kStrict,
-     .supports = any, .knobs = kKnobs, .guess = takes<10>, .launch = faulty<Fault::none>},
-    {.name = "scale_add.portable.narrow", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kStrict,
-     .supports = narrow, .guess = takes<20>, .launch = faulty<Fault::none>},
-    {.name = "scale_add.portable.workspace", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kStrict,
-     .supports = any, .guess = takes<30>, .workspace = workspace_bytes, .launch = through_workspace},
-    {.name = "scale_add.recipe.first_row_again", .family = Family::recipe, .target = Target::any_cpu, .numerics = kStrict,
-     .supports = any, .guess = takes<40>, .launch = recipe, .children = recipe_children},
+    {.name = "scale_add.x86_avx2.rows",
+     .family = Family::assembly,
+     .target = Target::x86_avx2,
+     .numerics = kStrict,
+     .supports = any,
+     .guess = takes<5>,
+     .launch = faulty<Fault::none>},
+    {.name = "scale_add.any_gpu.rows",
+     .family = Family::simt,
+     .target = Target::any_gpu,
+     .numerics = kStrict,
+     .supports = any,
+     .guess = takes<1>,
+     .launch = faulty<Fault::none>},
+    {.name = "scale_add.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kStrict,
+     .supports = any,
+     .knobs = kKnobs,
+     .guess = takes<10>,
+     .launch = faulty<Fault::none>},
+    {.name = "scale_add.portable.narrow",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kStrict,
+     .supports = narrow,
+     .guess = takes<20>,
+     .launch = faulty<Fault::none>},
+    {.name = "scale_add.portable.workspace",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kStrict,
+     .supports = any,
+     .guess = takes<30>,
+     .workspace = workspace_bytes,
+     .launch = through_workspace},
+    {.name = "scale_add.recipe.first_row_again",
+     .family = Family::recipe,
+     .target = Target::any_cpu,
+     .numerics = kStrict,
+     .supports = any,
+     .guess = takes<40>,
+     .launch = recipe,
+     .children = recipe_children},
     fault_row<Fault::within_tolerance>("scale_add.right.within_tolerance", {}),
     fault_row<Fault::nan>("scale_add.fault.nan"),
     fault_row<Fault::infinity>("scale_add.fault.infinity"),
@@ -191,8 +230,12 @@ constexpr Kernel<ScaleAdd> kRows[] = {
     fault_row<Fault::scale_off_by_ulp>("scale_add.fault.scale_off_by_ulp"),
     fault_row<Fault::throws>("scale_add.fault.throws"),
     fault_row<Fault::throws_error>("scale_add.fault.throws_error"),
-    {.name = "scale_add.reference", .family = Family::reference, .target = Target::any_cpu,
-     .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true}, .supports = any, .guess = hopeless,
+    {.name = "scale_add.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+     .supports = any,
+     .guess = hopeless,
      .launch = reference_row},
 };
 
@@ -234,8 +277,12 @@ void ScaleAdd::reference(const Args& a, Oracle* oracle) {
 }
 
 Cases<ScaleAdd::Problem> ScaleAdd::cases() {
-  return {.test = {{{.rows = 4, .cols = 33}, ""}, {{.rows = 1, .cols = 7}, ""}, {{.rows = 5, .cols = 128}, ""},
-                   {{.rows = 3, .cols = 16, .nan_row = true}, ""}, {{.rows = 0, .cols = 3}, ""}, {{.rows = 3, .cols = 0}, ""}},
+  return {.test = {{{.rows = 4, .cols = 33}, ""},
+                   {{.rows = 1, .cols = 7}, ""},
+                   {{.rows = 5, .cols = 128}, ""},
+                   {{.rows = 3, .cols = 16, .nan_row = true}, ""},
+                   {{.rows = 0, .cols = 3}, ""},
+                   {{.rows = 3, .cols = 0}, ""}},
           .bench = {}};
 }
 

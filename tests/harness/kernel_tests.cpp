@@ -92,8 +92,8 @@ template <Operator Op> class RefusalTest : public testing::Test {
 template <Operator Op, class Make> void add_test(const Kernel<Op>& kernel, const std::string& what, Make make) {
   const std::string name = kernel.name;
   const size_t dot = name.find('.');
-  testing::RegisterTest(str(Op::name, "/", name.substr(0, dot)).c_str(), str(name.substr(dot + 1), "/", what).c_str(), nullptr,
-                        nullptr, __FILE__, __LINE__, [make]() -> testing::Test* { return make(); });
+  testing::RegisterTest(str(Op::name, "/", name.substr(0, dot)).c_str(), str(name.substr(dot + 1), "/", what).c_str(), nullptr, nullptr,
+                        __FILE__, __LINE__, [make]() -> testing::Test* { return make(); });
 }
 
 template <Operator Op> void register_op() {

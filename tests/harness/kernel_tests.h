@@ -13,8 +13,8 @@ void register_kernel_tests();
 /// What became of a row when the tests were registered.
 struct RowCoverage {
   std::string kernel;
-  int tests = 0;       // registered: some level supports the row at the problem
-  std::string needs;   // not empty: no level of this machine runs the row's target
+  int tests = 0;      // registered: some level supports the row at the problem
+  std::string needs;  // not empty: no level of this machine runs the row's target
 };
 const std::vector<RowCoverage>& coverage();
 
