@@ -26,6 +26,13 @@
 
 #define EITRI_VEC EITRI_SIMT
 
+namespace eitri::EITRI_SIMT {
+
+/// Two roundings, the same everywhere; for what is computed once a row.
+EITRI_INLINE float rsqrt(float x) { return 1.0f / root(x); }
+
+}  // namespace eitri::EITRI_SIMT
+
 // One float a thread, under the interface of device/x86/vec.h, so that the functions of vec_math.h and activation.h serve GPU
 // kernels as they are.
 namespace eitri::EITRI_SIMT {

@@ -74,7 +74,7 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
       unpack(sum, v);
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares += v[e] * v[e];
     });
-    const float factor = 1.0f / root(reduce.sum(squares) / static_cast<float>(t.hidden) + t.eps);
+    const float factor = rsqrt(reduce.sum(squares) / static_cast<float>(t.hidden) + t.eps);
     // Chunk c of the normed row.
     const auto value = [&](int64_t c) {
       if constexpr (kKeep) {
