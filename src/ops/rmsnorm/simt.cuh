@@ -58,11 +58,11 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
 
+  launch_dependents();
   Raw<kWeight, kWide> weights[kKept] = {};
   if constexpr (kKeep && kForm.weight != DType::none) {
     EITRI_UNROLL for (int c = 0; c < kKept; ++c) weights[c] = load_raw<kWeight, kWide>(t.weight, first_of(c), t.hidden, vectors);
   }
-  launch_dependents();
   wait_for_dependencies();
 
   for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
