@@ -147,7 +147,7 @@ void Machine::run_block() {
     if (!fault_.empty()) return;
     const bool released = release();
     if (!fault_.empty()) return;
-    const auto is = [this](State s) { return [s](const LaneState& lane) { return lane.state == s; }; };
+    const auto is = [](State s) { return [s](const LaneState& lane) { return lane.state == s; }; };
     if (std::all_of(lanes_.begin(), lanes_.end(), is(State::ended))) return;
     if (released || std::any_of(lanes_.begin(), lanes_.end(), is(State::ready))) continue;
     fault_ = str("block ", block_, ": not all lanes get to the same place: ", describe(0, grid_.threads));

@@ -29,9 +29,9 @@ class Fiber {
   void* argument_ = nullptr;
   bool fresh_ = true;  // nothing on the stack
   // AddressSanitizer's: the place of this stack's escaping variables, and the stack that entered.
-  void* fake_stack_ = nullptr;
-  const void* outer_bottom_ = nullptr;
-  size_t outer_size_ = 0;
+  [[maybe_unused]] void* fake_stack_ = nullptr;
+  [[maybe_unused]] const void* outer_bottom_ = nullptr;
+  [[maybe_unused]] size_t outer_size_ = 0;
 };
 
 }  // namespace eitri::simt_emulation
