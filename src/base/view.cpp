@@ -189,14 +189,6 @@ void detail::check_output_fully(const View& view, const char* op, const char* ar
   }
 }
 
-bool overlap(const View& a, const View& b) {
-  const auto begin_a = reinterpret_cast<uintptr_t>(a.data);
-  const auto begin_b = reinterpret_cast<uintptr_t>(b.data);
-  const auto size_a = static_cast<uintptr_t>(span_bytes(a));
-  const auto size_b = static_cast<uintptr_t>(span_bytes(b));
-  return size_a > 0 && size_b > 0 && begin_a < begin_b + size_b && begin_b < begin_a + size_a;
-}
-
 double load(const View& view, std::initializer_list<int64_t> index) {
   return load_at(view.data, view.dtype, offset_of(view, index));
 }

@@ -34,10 +34,18 @@ inline uintptr_t element_bytes(DType dtype) {
 /// Implies that the full check passes: not empty, aligned, extents and strides far from overflow.
 inline bool obviously_fine(const View& view, int rank) {
   const uintptr_t width = element_bytes(view.dtype);
-  if (view.rank != rank || view.layout != Layout::strided || view.data == nullptr || width == 0) return false;
+  if (view.rank != rank || view.data == nullptr || width == 0) return false;
   constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^62
+  const bool strided = view.layout == Layout::strided;
   for (int i = 0; i < rank; ++i)
-    if (static_cast<uint64_t>(view.shape[i]) - 1 >= kSmall || static_cast<uint64_t>(view.stride[i]) > kSmall) return false;
+    if (static_cast<uint64_t>(view.shape[i]) - 1 >= kSmall || (strided && static_cast<uint64_t>(view.stride[i]) > kSmall))
+      return false;
+  // A packed buffer holds all elements side by side: its product must fit as well, which three extents below 2^20 do.
+  if (!strided) {
+    if (view.layout != Layout::packed || rank > 3) return false;
+    for (int i = 0; i < rank; ++i)
+      if (view.shape[i] > (1 << 20)) return false;
+  }
   return (reinterpret_cast<uintptr_t>(view.data) & (width - 1)) == 0;
 }
 /// No two elements share memory: each dimension steps over all that the next ones reach.
@@ -67,8 +75,27 @@ inline void check_output(const View& view, const char* op, const char* arg, int 
     detail::check_output_fully(view, op, arg, rank);
 }
 
+/// The addresses [begin, end) that a view spans; {0, 0} for an empty one. Ranges that only touch do not meet.
+struct ByteRange {
+  uintptr_t begin = 0, end = 0;
+  bool meets(const ByteRange& other) const { return begin < other.end && other.begin < end; }
+};
+inline ByteRange byte_range(const View& view) {
+  const auto begin = reinterpret_cast<uintptr_t>(view.data);
+  const uintptr_t width = detail::element_bytes(view.dtype);
+  if (width == 0 || view.layout != Layout::strided) {
+    const auto bytes = static_cast<uintptr_t>(span_bytes(view));
+    return bytes == 0 ? ByteRange{} : ByteRange{begin, begin + bytes};
+  }
+  int64_t last = 0;
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.shape[i] == 0) return {};
+    last += (view.shape[i] - 1) * view.stride[i];
+  }
+  return {begin, begin + static_cast<uintptr_t>(last + 1) * width};
+}
 /// True when the two address ranges overlap.
-bool overlap(const View& a, const View& b);
+inline bool overlap(const View& a, const View& b) { return byte_range(a).meets(byte_range(b)); }
 
 /// Reads / writes one element as double, converting by the numerics contract with one rounding (not
 /// first to fp32). f8e8m0 rounds up; u8, i32 and i64 round to even and clamp, NaN is 0. For

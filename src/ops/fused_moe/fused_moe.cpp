@@ -107,22 +107,29 @@ Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated) {
 }
 
 void check_aliases(const FusedMoeArgs& args) {
-  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{{args.x, "x"},
-                                                                                             {args.topk_weights, "topk_weights"},
-                                                                                             {args.topk_ids, "topk_ids"},
-                                                                                             {args.w1_scale, "w1_scale"},
-                                                                                             {args.w2_scale, "w2_scale"},
-                                                                                             {args.x_scale, "x_scale"},
-                                                                                             {args.bias1, "bias1"},
-                                                                                             {args.bias2, "bias2"},
-                                                                                             {args.expert_mask, "expert_mask"},
-                                                                                             {args.num_local_tokens, "num_local_tokens"},
-                                                                                             {args.shared_w1_scale, "shared_w1_scale"},
-                                                                                             {args.shared_w2_scale, "shared_w2_scale"}})
-    if (view.given()) check_apart(args.out, "out", view, name, kOp);
-  for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{
-           {args.w1, "w1"}, {args.w2, "w2"}, {args.shared_w1, "shared_w1"}, {args.shared_w2, "shared_w2"}})
-    if (view.given()) check_apart(args.out, "out", weight_memory(view), name, kOp);
+  const ByteRange out = byte_range(args.out);
+  const auto apart = [&](const View& view, const char* name) {
+    if (view.given() && out.meets(byte_range(view))) [[unlikely]] check_apart(args.out, "out", view, name, kOp);
+  };
+  apart(args.x, "x");
+  apart(args.topk_weights, "topk_weights");
+  apart(args.topk_ids, "topk_ids");
+  apart(args.w1_scale, "w1_scale");
+  apart(args.w2_scale, "w2_scale");
+  apart(args.x_scale, "x_scale");
+  apart(args.bias1, "bias1");
+  apart(args.bias2, "bias2");
+  apart(args.expert_mask, "expert_mask");
+  apart(args.num_local_tokens, "num_local_tokens");
+  apart(args.shared_w1_scale, "shared_w1_scale");
+  apart(args.shared_w2_scale, "shared_w2_scale");
+  const auto weight_apart = [&](const View& view, const char* name) {
+    if (view.given()) apart(weight_memory(view), name);
+  };
+  weight_apart(args.w1, "w1");
+  weight_apart(args.w2, "w2");
+  weight_apart(args.shared_w1, "shared_w1");
+  weight_apart(args.shared_w2, "shared_w2");
 }
 
 }  // namespace

@@ -35,21 +35,8 @@ void check_vector(const View& view, const char* arg, int64_t extent, int64_t bat
     require(false, kOp, ": ", arg, " is ", view, "; expected f32", other != DType::f32 ? str(" or ", other) : std::string());
 }
 
-/// Addresses from the first to one past the last byte.
-struct Range {
-  uintptr_t begin, end;
-};
-inline Range range_of(const View& v) {
-  int64_t last = 0;
-  for (int i = 0; i < v.rank; ++i) {
-    if (v.shape[i] == 0) return {0, 0};
-    last += (v.shape[i] - 1) * v.stride[i];
-  }
-  const auto begin = reinterpret_cast<uintptr_t>(v.data);
-  return {begin, begin + static_cast<uintptr_t>(last + 1) * detail::element_bytes(v.dtype)};
-}
-inline void check_apart(const View& c, const Range& c_range, const Range& input, const char* arg) {
-  if (input.begin < c_range.end && c_range.begin < input.end) [[unlikely]]
+inline void check_apart(const View& c, const ByteRange& c_range, const ByteRange& input, const char* arg) {
+  if (c_range.meets(input)) [[unlikely]]
     require(false, kOp, ": c is ", c, " and overlaps ", arg, "; expected memory of its own");
 }
 
@@ -97,12 +84,12 @@ Gemm::Problem Gemm::check(const Args& args) {
   if (c.shape[row] != p.m || c.shape[column] != p.n_out() || (batched && c.shape[0] != p.batch)) [[unlikely]]
     require(false, kOp, ": c is ", c, "; expected ", shape_text(batched, p.batch, str(p.m), p.n_out()));
 
-  Range b_range;
+  ByteRange b_range;
   if (b.layout == Layout::strided) {
     p.b_format = WeightFormat::strided;
     check_rows(b, "b");
     require(p.n <= 1 || p.k == 0 || b.stride[row] > 0, kOp, ": b is ", b, "; expected row stride > 0");
-    b_range = range_of(b);
+    b_range = byte_range(b);
   } else {
     const PackedHeader& header = packed_header(b, kOp, "b");
     require(header.gate == static_cast<uint8_t>(p.gate), kOp, ": b is packed with gate layout ", static_cast<GateLayout>(header.gate),
@@ -125,13 +112,13 @@ Gemm::Problem Gemm::check(const Args& args) {
     check_vector(args.bias, "bias", p.n, p.batch, batched, p.c);
     p.bias = args.bias.dtype;
   }
-  const Range c_range = range_of(c);
-  check_apart(c, c_range, range_of(a), "a");
+  const ByteRange c_range = byte_range(c);
+  check_apart(c, c_range, byte_range(a), "a");
   check_apart(c, c_range, b_range, "b");
-  if (args.bias.given()) check_apart(c, c_range, range_of(args.bias), "bias");
+  if (args.bias.given()) check_apart(c, c_range, byte_range(args.bias), "bias");
   if (scaled) {
-    check_apart(c, c_range, range_of(args.a_scale), "a_scale");
-    check_apart(c, c_range, range_of(args.b_scale), "b_scale");
+    check_apart(c, c_range, byte_range(args.a_scale), "a_scale");
+    check_apart(c, c_range, byte_range(args.b_scale), "b_scale");
   }
   return p;
 }
