@@ -60,7 +60,8 @@ template <class Args> Plan<Args>& Plan<Args>::operator=(Plan&&) noexcept = defau
 template <class Args> void Plan<Args>::run(const Args& args) const {
   using Op = typename State::Op;
   const auto problem = Op::check(args);
-  require(problem == state_->problem, Op::name, ": plan was made for ", key_of(state_->problem), "; the call is ", key_of(problem));
+  if (!(problem == state_->problem)) [[unlikely]]  // the keys are text: not made on every call
+    fail(Code::invalid_argument, str(Op::name, ": plan was made for ", key_of(state_->problem), "; the call is ", key_of(problem)));
   if (state_->route.kernel == nullptr) Op::reference(args, nullptr);
   else detail::launch<Op>(state_->route, args, problem);
 }

@@ -189,7 +189,7 @@ template <Target kTarget> constexpr Kernel<Gemm> panel_row(const char* name, Fam
 
 Support reference_supports(const Gemm::Problem&, const Device&) { return Support::yes(); }
 Guess reference_guess(const Gemm::Problem& p, const Device&) {
-  return {.config = {}, .us = 1 + Gemm::cost(p).flops / 200};  // 2e8 flop/s: only when it is alone
+  return {.config = {}, .us = 1 + Gemm::cost(p).flops / 20};  // 2e7 flop/s: only when it is alone
 }
 void reference_launch(const GemmArgs& args, const Gemm::Problem&, const Config&, Launch&) { Gemm::reference(args, nullptr); }
 

@@ -92,6 +92,7 @@ std::vector<Case<Problem>> test_cases() {
   add("more than one task a run", 2, [](Problem& p) { p.n = 2304, p.k = 40, p.experts = 3; });
   add("B15 no tokens", 2, [](Problem& p) { p.tokens = 0; });
   add("no experts", 2, [](Problem& p) { p.experts = 0; });
+  add("no positions", 1, [](Problem& p) { p.tokens = 0, p.experts = 0; });
   add("B03 no k", 2, [](Problem& p) { p.k = 0; });
   add("no n", 2, [](Problem& p) { p.n = 0; });
   if (library::version() == 0) return out;
