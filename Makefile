@@ -16,7 +16,9 @@ PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := build/venv-frameworks
 RESULTS := build/results
 
-MODEL ?= qwen3-30b-a3b
+# What `make run` runs: a Hugging Face folder. The default one is written on the spot, with random weights.
+CHECKPOINT ?= build/checkpoints/qwen3-moe
+LAYER ?= 0
 TOKENS ?= 16
 
 .PHONY: run test build bench test-frameworks check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
@@ -24,8 +26,11 @@ TOKENS ?= 16
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-run: build  ## build, then run one MoE layer of a real model's shape and compare it with the reference
-	build/bin/eitri moe run --model $(MODEL) --tokens $(TOKENS)
+run: build $(filter build/checkpoints/%,$(CHECKPOINT)/config.json)  ## build, run one MoE layer from a checkpoint of Qwen3-MoE's form and compare it with the reference
+	build/bin/eitri moe run --checkpoint $(CHECKPOINT) --layer $(LAYER) --tokens $(TOKENS)
+
+build/checkpoints/qwen3-moe/config.json: tools/random_checkpoint.py
+	@$(PYTHON) tools/random_checkpoint.py $(@D)
 
 build: packages-build  ## the command build/bin/eitri and the library build/lib/libeitri.so
 	@$(call configure,release)

@@ -4,8 +4,8 @@
 set -euo pipefail
 
 declare -A group=(
-  [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev libxbyak-dev"
-  [test]="libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pytest python3-numpy"
+  [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev python3"
+  [test]="libgtest-dev libgmock-dev libbenchmark-dev python3-pytest python3-numpy"
   [lint]="git clang-format clang-tidy-16 binutils"
   [clang]="clang-16 libclang-rt-16-dev libomp-16-dev llvm-16"
   [frameworks]="python3-venv python3-pip"
