@@ -26,10 +26,10 @@ EITRI_EXPORT void fused_moe(const FusedMoeArgs& args);
 /// oneDNN wants for about `m_hint` rows; it is not for storage and only the library rows read it.
 enum class PackFormat : uint8_t { panel32, onednn };
 struct PackArgs {
-  View weights = {};                       // [n, k] or [experts, n, k], f32, bf16, f16 or i8
+  View weights = {};                   // [n, k] or [experts, n, k], f32, bf16, f16 or i8
   GateLayout gate = GateLayout::none;  // of a w1: gate and up rows are then packed side by side
   PackFormat format = PackFormat::panel32;
-  int64_t m_hint = 1;                 // onednn only
+  int64_t m_hint = 1;  // onednn only
 };
 /// Bytes that pack_weights writes, 64-byte header included.
 EITRI_EXPORT size_t packed_bytes(const PackArgs& args);

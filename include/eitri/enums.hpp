@@ -8,16 +8,16 @@ namespace eitri {
 
 /// Element types. Packed types (f4e2m1, i4) hold two elements per byte, low nibble first.
 enum class DType : uint8_t {
-  none,         // "no tensor" / "no quantisation"
+  none,  // "no tensor" / "no quantisation"
   f32,
   f16,
   bf16,
-  f8e4m3,       // OCP, max 448, no infinity
-  f8e4m3fnuz,   // AMD gfx942, max 240, no infinity, no negative zero
-  f8e5m2,       // OCP, max 57344
-  f8e8m0,       // a power of two as a biased exponent; 255 is NaN
-  f4e2m1,       // packed, max 6
-  i4,           // packed, two's complement
+  f8e4m3,      // OCP, max 448, no infinity
+  f8e4m3fnuz,  // AMD gfx942, max 240, no infinity, no negative zero
+  f8e5m2,      // OCP, max 57344
+  f8e8m0,      // a power of two as a biased exponent; 255 is NaN
+  f4e2m1,      // packed, max 6
+  i4,          // packed, two's complement
   i8,
   u8,
   i32,
@@ -37,9 +37,9 @@ enum class ActivationKind : uint8_t { none, relu, silu, gelu, gelu_tanh, swiglu,
 
 struct ActivationParams {
   ActivationKind kind = ActivationKind::none;
-  float limit = 0;          // silu: gate <= limit and |up| <= limit before the activation; swiglu: the clamp; 0 = no clamp
-  float alpha = 1.702f;     // swiglu
-  float beta = 4.0f;        // situv2
+  float limit = 0;            // silu: gate <= limit and |up| <= limit before the activation; swiglu: the clamp; 0 = no clamp
+  float alpha = 1.702f;       // swiglu
+  float beta = 4.0f;          // situv2
   float linear_beta = 25.0f;  // situv2
   bool operator==(const ActivationParams&) const = default;
 };

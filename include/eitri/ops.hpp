@@ -26,17 +26,17 @@ struct GemmArgs {
 /// Rows of c at padding positions and beyond num_valid are not written.
 enum class Gather : uint8_t { token, position };
 struct GroupedGemmArgs {
-  View a = {};           // [rows, k]
-  View b = {};           // [experts, n, k]
-  View c = {};           // [max_padded, n]
-  View bias = {};        // f32 [experts, n]
-  View a_scale = {};     // f32 [rows]
-  View b_scale = {};     // f32 [experts, n]
-  View row_weight = {};  // f32 [max_padded]
+  View a = {};                  // [rows, k]
+  View b = {};                  // [experts, n, k]
+  View c = {};                  // [max_padded, n]
+  View bias = {};               // f32 [experts, n]
+  View a_scale = {};            // f32 [rows]
+  View b_scale = {};            // f32 [experts, n]
+  View row_weight = {};         // f32 [max_padded]
   View sorted_ids = {};         // i32 [max_padded], of moe_sort
   View sorted_expert_ids = {};  // i32 [max_blocks]
   View num_valid = {};          // i32 [2]
-  int64_t tokens = 0;      // rows of the token matrix that sorted_ids index; an id >= tokens is padding
+  int64_t tokens = 0;           // rows of the token matrix that sorted_ids index; an id >= tokens is padding
   int64_t block = 32;
   Gather gather = Gather::token;
   ActivationParams activation = {};
@@ -135,17 +135,17 @@ enum class WeightStage : uint8_t { first, second };
 /// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
 /// per token, twice); out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
 struct FusedMoeArgs {
-  View x = {};             // [tokens, hidden]
-  View w1 = {};            // [local_experts, 2*inter or inter, hidden], strided or packed
-  View w2 = {};            // [local_experts, hidden, inter]
-  View topk_weights = {};  // f32 [tokens, top_k]
-  View topk_ids = {};      // i32 [tokens, top_k], global ids
-  View out = {};           // [tokens, hidden]
-  View w1_scale = {};      // f32 [local_experts, 2*inter or inter]
-  View w2_scale = {};      // f32 [local_experts, hidden]
-  View x_scale = {};       // f32 [tokens], with an i8 x
-  View bias1 = {};         // f32 [local_experts, 2*inter or inter]
-  View bias2 = {};         // f32 [local_experts, hidden]
+  View x = {};                 // [tokens, hidden]
+  View w1 = {};                // [local_experts, 2*inter or inter, hidden], strided or packed
+  View w2 = {};                // [local_experts, hidden, inter]
+  View topk_weights = {};      // f32 [tokens, top_k]
+  View topk_ids = {};          // i32 [tokens, top_k], global ids
+  View out = {};               // [tokens, hidden]
+  View w1_scale = {};          // f32 [local_experts, 2*inter or inter]
+  View w2_scale = {};          // f32 [local_experts, hidden]
+  View x_scale = {};           // f32 [tokens], with an i8 x
+  View bias1 = {};             // f32 [local_experts, 2*inter or inter]
+  View bias2 = {};             // f32 [local_experts, hidden]
   View expert_mask = {};       // i32 [experts]
   View num_local_tokens = {};  // i32 [1]; rows of out from there on become 0
   View shared_w1 = {};         // [2*shared_inter or shared_inter, hidden], weight 1 for every token

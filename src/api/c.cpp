@@ -38,11 +38,14 @@ template <class Body> int guard(Body&& body) noexcept {
 }
 
 DType dtype_of(eitri_dtype t, const char* op, const char* arg) {
-  struct Row { uint8_t code, bits; DType dtype; };
-  static constexpr Row kRows[] = {
-      {2, 32, DType::f32}, {2, 16, DType::f16}, {4, 16, DType::bf16}, {0, 8, DType::i8}, {1, 8, DType::u8},
-      {0, 32, DType::i32}, {0, 64, DType::i64}, {10, 8, DType::f8e4m3}, {11, 8, DType::f8e4m3fnuz},
-      {12, 8, DType::f8e5m2}, {14, 8, DType::f8e8m0}, {17, 4, DType::f4e2m1}, {0, 4, DType::i4}};
+  struct Row {
+    uint8_t code, bits;
+    DType dtype;
+  };
+  static constexpr Row kRows[] = {{2, 32, DType::f32},        {2, 16, DType::f16},    {4, 16, DType::bf16},   {0, 8, DType::i8},
+                                  {1, 8, DType::u8},          {0, 32, DType::i32},    {0, 64, DType::i64},    {10, 8, DType::f8e4m3},
+                                  {11, 8, DType::f8e4m3fnuz}, {12, 8, DType::f8e5m2}, {14, 8, DType::f8e8m0}, {17, 4, DType::f4e2m1},
+                                  {0, 4, DType::i4}};
   if (t.lanes == 1)
     for (const Row& row : kRows)
       if (row.code == t.code && row.bits == t.bits) return row.dtype;
@@ -86,7 +89,10 @@ struct Convert {
     return static_cast<E>(value);
   }
   ActivationParams activation(const eitri_activation_params& p) const {
-    return {.kind = choice<ActivationKind>(p.kind, 7, "activation.kind"), .limit = p.limit, .alpha = p.alpha, .beta = p.beta,
+    return {.kind = choice<ActivationKind>(p.kind, 7, "activation.kind"),
+            .limit = p.limit,
+            .alpha = p.alpha,
+            .beta = p.beta,
             .linear_beta = p.linear_beta};
   }
   GateLayout gate(int32_t value) const { return choice<GateLayout>(value, 3, "gate"); }
@@ -115,9 +121,14 @@ int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "gemm", stream);
     const Convert view{"gemm"};
-    gemm({.a = view(c.a, "a"), .b = view.weight(c.b, "b"), .c = view(c.c, "c"), .bias = view(c.bias, "bias"),
-          .a_scale = view(c.a_scale, "a_scale"), .b_scale = view(c.b_scale, "b_scale"),
-          .activation = view.activation(c.activation), .gate = view.gate(c.gate)});
+    gemm({.a = view(c.a, "a"),
+          .b = view.weight(c.b, "b"),
+          .c = view(c.c, "c"),
+          .bias = view(c.bias, "bias"),
+          .a_scale = view(c.a_scale, "a_scale"),
+          .b_scale = view(c.b_scale, "b_scale"),
+          .activation = view.activation(c.activation),
+          .gate = view.gate(c.gate)});
   });
 }
 
@@ -125,12 +136,20 @@ int eitri_grouped_gemm(const eitri_grouped_gemm_args* args, eitri_stream stream)
   return guard([&] {
     const auto c = take(args, "grouped_gemm", stream);
     const Convert view{"grouped_gemm"};
-    grouped_gemm({.a = view(c.a, "a"), .b = view.weight(c.b, "b"), .c = view(c.c, "c"), .bias = view(c.bias, "bias"),
-                  .a_scale = view(c.a_scale, "a_scale"), .b_scale = view(c.b_scale, "b_scale"),
-                  .row_weight = view(c.row_weight, "row_weight"), .sorted_ids = view(c.sorted_ids, "sorted_ids"),
+    grouped_gemm({.a = view(c.a, "a"),
+                  .b = view.weight(c.b, "b"),
+                  .c = view(c.c, "c"),
+                  .bias = view(c.bias, "bias"),
+                  .a_scale = view(c.a_scale, "a_scale"),
+                  .b_scale = view(c.b_scale, "b_scale"),
+                  .row_weight = view(c.row_weight, "row_weight"),
+                  .sorted_ids = view(c.sorted_ids, "sorted_ids"),
                   .sorted_expert_ids = view(c.sorted_expert_ids, "sorted_expert_ids"),
-                  .num_valid = view(c.num_valid, "num_valid"), .tokens = c.tokens, .block = c.block,
-                  .gather = view.choice<Gather>(c.gather, 2, "gather"), .activation = view.activation(c.activation),
+                  .num_valid = view(c.num_valid, "num_valid"),
+                  .tokens = c.tokens,
+                  .block = c.block,
+                  .gather = view.choice<Gather>(c.gather, 2, "gather"),
+                  .activation = view.activation(c.activation),
                   .gate = view.gate(c.gate)});
   });
 }
@@ -139,8 +158,13 @@ int eitri_quantize(const eitri_quantize_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "quantize", stream);
     const Convert view{"quantize"};
-    quantize({.x = view(c.x, "x"), .q = view(c.q, "q"), .scale = view(c.scale, "scale"), .quant = Quant::per_token,
-              .sorted_ids = view(c.sorted_ids, "sorted_ids"), .num_valid = view(c.num_valid, "num_valid"), .tokens = c.tokens});
+    quantize({.x = view(c.x, "x"),
+              .q = view(c.q, "q"),
+              .scale = view(c.scale, "scale"),
+              .quant = Quant::per_token,
+              .sorted_ids = view(c.sorted_ids, "sorted_ids"),
+              .num_valid = view(c.num_valid, "num_valid"),
+              .tokens = c.tokens});
   });
 }
 
@@ -148,9 +172,14 @@ int eitri_activation(const eitri_activation_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "activation", stream);
     const Convert view{"activation"};
-    activation({.x = view(c.x, "x"), .out = view(c.out, "out"), .scale = view(c.scale, "scale"),
-                .activation = view.activation(c.activation), .gate = view.gate(c.gate),
-                .sorted_ids = view(c.sorted_ids, "sorted_ids"), .num_valid = view(c.num_valid, "num_valid"), .tokens = c.tokens});
+    activation({.x = view(c.x, "x"),
+                .out = view(c.out, "out"),
+                .scale = view(c.scale, "scale"),
+                .activation = view.activation(c.activation),
+                .gate = view.gate(c.gate),
+                .sorted_ids = view(c.sorted_ids, "sorted_ids"),
+                .num_valid = view(c.num_valid, "num_valid"),
+                .tokens = c.tokens});
   });
 }
 
@@ -158,9 +187,14 @@ int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "rmsnorm", stream);
     const Convert view{"rmsnorm"};
-    rmsnorm({.x = view(c.x, "x"), .weight = view(c.weight, "weight"), .residual = view(c.residual, "residual"),
-             .residual_out = view(c.residual_out, "residual_out"), .out = view(c.out, "out"), .scale = view(c.scale, "scale"),
-             .eps = c.eps, .norm_weight = view.choice<NormWeight>(c.norm_weight, 2, "norm_weight"),
+    rmsnorm({.x = view(c.x, "x"),
+             .weight = view(c.weight, "weight"),
+             .residual = view(c.residual, "residual"),
+             .residual_out = view(c.residual_out, "residual_out"),
+             .out = view(c.out, "out"),
+             .scale = view(c.scale, "scale"),
+             .eps = c.eps,
+             .norm_weight = view.choice<NormWeight>(c.norm_weight, 2, "norm_weight"),
              .quant = view.choice<Quant>(c.quant, 6, "quant")});
   });
 }
@@ -169,11 +203,15 @@ int eitri_topk_gating(const eitri_topk_gating_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "topk_gating", stream);
     const Convert view{"topk_gating"};
-    topk_gating({.logits = view(c.logits, "logits"), .correction_bias = view(c.correction_bias, "correction_bias"),
-                 .weights = view(c.weights, "weights"), .ids = view(c.ids, "ids"),
+    topk_gating({.logits = view(c.logits, "logits"),
+                 .correction_bias = view(c.correction_bias, "correction_bias"),
+                 .weights = view(c.weights, "weights"),
+                 .ids = view(c.ids, "ids"),
                  .score = view.choice<Score>(c.score, 3, "score"),
-                 .renormalize = view.choice<Renormalize>(c.renormalize, 2, "renormalize"), .scale = c.scale,
-                 .groups = c.groups, .topk_groups = c.topk_groups});
+                 .renormalize = view.choice<Renormalize>(c.renormalize, 2, "renormalize"),
+                 .scale = c.scale,
+                 .groups = c.groups,
+                 .topk_groups = c.topk_groups});
   });
 }
 
@@ -181,11 +219,17 @@ int eitri_moe_sort(const eitri_moe_sort_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "moe_sort", stream);
     const Convert view{"moe_sort"};
-    moe_sort({.topk_ids = view(c.topk_ids, "topk_ids"), .topk_weights = view(c.topk_weights, "topk_weights"),
-              .expert_mask = view(c.expert_mask, "expert_mask"), .num_local_tokens = view(c.num_local_tokens, "num_local_tokens"),
-              .sorted_ids = view(c.sorted_ids, "sorted_ids"), .sorted_weights = view(c.sorted_weights, "sorted_weights"),
-              .sorted_expert_ids = view(c.sorted_expert_ids, "sorted_expert_ids"), .num_valid = view(c.num_valid, "num_valid"),
-              .reverse = view(c.reverse, "reverse"), .experts = c.experts, .block = c.block});
+    moe_sort({.topk_ids = view(c.topk_ids, "topk_ids"),
+              .topk_weights = view(c.topk_weights, "topk_weights"),
+              .expert_mask = view(c.expert_mask, "expert_mask"),
+              .num_local_tokens = view(c.num_local_tokens, "num_local_tokens"),
+              .sorted_ids = view(c.sorted_ids, "sorted_ids"),
+              .sorted_weights = view(c.sorted_weights, "sorted_weights"),
+              .sorted_expert_ids = view(c.sorted_expert_ids, "sorted_expert_ids"),
+              .num_valid = view(c.num_valid, "num_valid"),
+              .reverse = view(c.reverse, "reverse"),
+              .experts = c.experts,
+              .block = c.block});
   });
 }
 
@@ -193,8 +237,11 @@ int eitri_moe_combine(const eitri_moe_combine_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "moe_combine", stream);
     const Convert view{"moe_combine"};
-    moe_combine({.y = view(c.y, "y"), .reverse = view(c.reverse, "reverse"), .weights = view(c.weights, "weights"),
-                 .shared = view(c.shared, "shared"), .out = view(c.out, "out")});
+    moe_combine({.y = view(c.y, "y"),
+                 .reverse = view(c.reverse, "reverse"),
+                 .weights = view(c.weights, "weights"),
+                 .shared = view(c.shared, "shared"),
+                 .out = view(c.out, "out")});
   });
 }
 
@@ -202,15 +249,26 @@ int eitri_fused_moe(const eitri_fused_moe_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "fused_moe", stream);
     const Convert view{"fused_moe"};
-    fused_moe({.x = view(c.x, "x"), .w1 = view.weight(c.w1, "w1"), .w2 = view.weight(c.w2, "w2"),
-               .topk_weights = view(c.topk_weights, "topk_weights"), .topk_ids = view(c.topk_ids, "topk_ids"),
-               .out = view(c.out, "out"), .w1_scale = view(c.w1_scale, "w1_scale"), .w2_scale = view(c.w2_scale, "w2_scale"),
-               .x_scale = view(c.x_scale, "x_scale"), .bias1 = view(c.bias1, "bias1"), .bias2 = view(c.bias2, "bias2"),
-               .expert_mask = view(c.expert_mask, "expert_mask"), .num_local_tokens = view(c.num_local_tokens, "num_local_tokens"),
-               .shared_w1 = view.weight(c.shared_w1, "shared_w1"), .shared_w2 = view.weight(c.shared_w2, "shared_w2"),
+    fused_moe({.x = view(c.x, "x"),
+               .w1 = view.weight(c.w1, "w1"),
+               .w2 = view.weight(c.w2, "w2"),
+               .topk_weights = view(c.topk_weights, "topk_weights"),
+               .topk_ids = view(c.topk_ids, "topk_ids"),
+               .out = view(c.out, "out"),
+               .w1_scale = view(c.w1_scale, "w1_scale"),
+               .w2_scale = view(c.w2_scale, "w2_scale"),
+               .x_scale = view(c.x_scale, "x_scale"),
+               .bias1 = view(c.bias1, "bias1"),
+               .bias2 = view(c.bias2, "bias2"),
+               .expert_mask = view(c.expert_mask, "expert_mask"),
+               .num_local_tokens = view(c.num_local_tokens, "num_local_tokens"),
+               .shared_w1 = view.weight(c.shared_w1, "shared_w1"),
+               .shared_w2 = view.weight(c.shared_w2, "shared_w2"),
                .shared_w1_scale = view(c.shared_w1_scale, "shared_w1_scale"),
-               .shared_w2_scale = view(c.shared_w2_scale, "shared_w2_scale"), .activation = view.activation(c.activation),
-               .gate = view.gate(c.gate), .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage")});
+               .shared_w2_scale = view(c.shared_w2_scale, "shared_w2_scale"),
+               .activation = view.activation(c.activation),
+               .gate = view.gate(c.gate),
+               .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage")});
   });
 }
 

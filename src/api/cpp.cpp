@@ -80,12 +80,8 @@ template class EITRI_EXPORT Plan<MoeSortArgs>;
 template class EITRI_EXPORT Plan<MoeCombineArgs>;
 template class EITRI_EXPORT Plan<FusedMoeArgs>;
 
-std::string explain(std::string_view op, std::string_view problem) {
-  return to_text(find_op(op).explain(problem, cpu_device()));
-}
-std::string explain_json(std::string_view op, std::string_view problem) {
-  return to_json(find_op(op).explain(problem, cpu_device()));
-}
+std::string explain(std::string_view op, std::string_view problem) { return to_text(find_op(op).explain(problem, cpu_device())); }
+std::string explain_json(std::string_view op, std::string_view problem) { return to_json(find_op(op).explain(problem, cpu_device())); }
 std::string_view version() { return kVersion; }
 
 }  // namespace eitri

@@ -20,8 +20,7 @@ namespace {
 /// "cannot <action> <path>: No such file or directory". Reads errno, so call it first.
 [[noreturn]] void fail_io(std::string_view action, const std::string& path) {
   const int code = errno;
-  fail(Code::io_error,
-       str("cannot ", action, " ", path, ": ", std::generic_category().message(code)));
+  fail(Code::io_error, str("cannot ", action, " ", path, ": ", std::generic_category().message(code)));
 }
 
 class Descriptor {
@@ -112,9 +111,7 @@ void check_private(const std::string& path) {
 std::string read_file(const std::string& path, size_t max_bytes) {
   struct stat info = {};
   const Descriptor fd(open_regular(path, info));
-  const auto refuse_size = [&] {
-    fail(Code::io_error, str("cannot read ", path, ": more than ", max_bytes, " bytes"));
-  };
+  const auto refuse_size = [&] { fail(Code::io_error, str("cannot read ", path, ": more than ", max_bytes, " bytes")); };
   if (static_cast<uint64_t>(info.st_size) > max_bytes) refuse_size();
 
   // The size is only a hint: /proc says 0, and the file may grow while it is read.
@@ -131,8 +128,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   }
 }
 
-void write_file_atomic(const std::string& path, std::span<const std::byte> bytes,
-                       FileAccess access) {
+void write_file_atomic(const std::string& path, std::span<const std::byte> bytes, FileAccess access) {
   const std::string folder = folder_of(path);
   // A short name of its own: the target's name plus a suffix could be too long.
   std::string name = folder + "/.eitri-tmp-XXXXXX";
@@ -178,8 +174,7 @@ MappedFile::MappedFile(const std::string& path) {
   size_ = size;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);

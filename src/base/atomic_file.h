@@ -18,10 +18,8 @@ enum class FileAccess : uint8_t { owner_only /* 0600 */, everyone_reads /* 0644 
 /// Writes a temporary file in the folder of `path`, flushes it to the disk and renames it over
 /// `path`: a reader, a crash or a full disk never meets a part of it. The last of several writers
 /// wins. On failure the old file is untouched and the temporary one is removed.
-void write_file_atomic(const std::string& path, std::span<const std::byte> bytes,
-                       FileAccess access = FileAccess::everyone_reads);
-void write_file_atomic(const std::string& path, std::string_view text,
-                       FileAccess access = FileAccess::everyone_reads);
+void write_file_atomic(const std::string& path, std::span<const std::byte> bytes, FileAccess access = FileAccess::everyone_reads);
+void write_file_atomic(const std::string& path, std::string_view text, FileAccess access = FileAccess::everyone_reads);
 
 /// Makes `path` and missing parents with mode 0700. Refuses an existing folder that belongs to
 /// somebody else or that others may write to, and a link that somebody else placed.

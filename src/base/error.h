@@ -14,7 +14,8 @@ namespace eitri {
 /// Throws Error{invalid_argument} made of `parts` unless `ok`. Write "op: argument is X; expected Y
 /// (why)".
 template <class... Parts> inline void require(bool ok, const Parts&... parts) {
-  if (!ok) [[unlikely]] fail(Code::invalid_argument, str(parts...));
+  if (!ok) [[unlikely]]
+    fail(Code::invalid_argument, str(parts...));
 }
 
 }  // namespace eitri

@@ -26,8 +26,6 @@ constexpr uint64_t hash_mix(uint64_t seed, uint64_t value) {
 
 /// The same bytes give the same hash in every process and on every machine.
 uint64_t hash_bytes(const void* data, size_t size, uint64_t seed = 0);
-inline uint64_t hash_bytes(std::string_view text, uint64_t seed = 0) {
-  return hash_bytes(text.data(), text.size(), seed);
-}
+inline uint64_t hash_bytes(std::string_view text, uint64_t seed = 0) { return hash_bytes(text.data(), text.size(), seed); }
 
 }  // namespace eitri

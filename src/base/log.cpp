@@ -17,8 +17,7 @@ constexpr size_t kMaxWarnings = 4096;
 
 void write_to_stderr(LogLevel level, LogTopic topic, std::string_view message, void*) {
   // One fwrite per line: lines of several threads and processes stay whole.
-  const std::string line =
-      str("eitri ", to_string(level), " [", to_string(topic), "] ", message, "\n");
+  const std::string line = str("eitri ", to_string(level), " [", to_string(topic), "] ", message, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -63,13 +62,9 @@ std::optional<LogTopic> log_topic_from(std::string_view name) {
   return std::nullopt;
 }
 
-void set_log_level(LogTopic topic, LogLevel level) {
-  detail::log_levels[static_cast<int>(topic)].store(level, std::memory_order_relaxed);
-}
+void set_log_level(LogTopic topic, LogLevel level) { detail::log_levels[static_cast<int>(topic)].store(level, std::memory_order_relaxed); }
 
-LogLevel log_level(LogTopic topic) {
-  return detail::log_levels[static_cast<int>(topic)].load(std::memory_order_relaxed);
-}
+LogLevel log_level(LogTopic topic) { return detail::log_levels[static_cast<int>(topic)].load(std::memory_order_relaxed); }
 
 void set_log_sink(LogSink sink, void* user) {
   // From inside a sink the mutex is already held by this thread.
@@ -86,8 +81,8 @@ void forget_warnings() {
 
 namespace detail {
 
-constinit std::atomic<LogLevel> log_levels[kLogTopics] = {
-    LogLevel::warning, LogLevel::warning, LogLevel::warning, LogLevel::warning, LogLevel::warning};
+constinit std::atomic<LogLevel> log_levels[kLogTopics] = {LogLevel::warning, LogLevel::warning, LogLevel::warning, LogLevel::warning,
+                                                          LogLevel::warning};
 
 void emit(LogLevel level, LogTopic topic, std::string_view message) {
   if (in_sink) return;

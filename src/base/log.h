@@ -53,8 +53,7 @@ template <class... Parts> void log(LogLevel level, LogTopic topic, const Parts&.
 
 /// A warning that is given once per process and key, for conditions that every call would repeat.
 /// Keys are remembered up to a bound; behind it new ones stay silent.
-template <class... Parts>
-void warn_once(LogTopic topic, std::string_view key, const Parts&... parts) noexcept {
+template <class... Parts> void warn_once(LogTopic topic, std::string_view key, const Parts&... parts) noexcept {
   if (!log_enabled(LogLevel::warning, topic)) return;
   try {
     if (detail::first_time(topic, key)) detail::emit(LogLevel::warning, topic, str(parts...));

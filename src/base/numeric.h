@@ -42,9 +42,7 @@ EITRI_HD constexpr uint32_t float_bits(float x) { return __builtin_bit_cast(uint
 EITRI_HD constexpr float bits_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 /// 2^exponent for normal results: -126 <= exponent <= 127.
-EITRI_HD constexpr float power_of_two(int exponent) {
-  return bits_float(static_cast<uint32_t>(exponent + 127) << 23);
-}
+EITRI_HD constexpr float power_of_two(int exponent) { return bits_float(static_cast<uint32_t>(exponent + 127) << 23); }
 
 inline constexpr float kNan = bits_float(0x7fc00000u);
 EITRI_HD constexpr bool is_nan(float x) { return (float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
@@ -119,14 +117,11 @@ template <class Format> EITRI_HD constexpr float decode_magnitude(uint32_t code)
   constexpr int kMantissa = Format::mantissa_bits;
   const uint32_t exponent = code >> kMantissa;
   const uint32_t mantissa = code & ((1u << kMantissa) - 1);
-  if (exponent == 0)
-    return static_cast<float>(mantissa) * power_of_two(1 - Format::bias - kMantissa);
+  if (exponent == 0) return static_cast<float>(mantissa) * power_of_two(1 - Format::bias - kMantissa);
   return bits_float(((exponent + 127 - Format::bias) << 23) | (mantissa << (23 - kMantissa)));
 }
 
-EITRI_HD constexpr float with_sign(float magnitude, uint32_t sign) {
-  return bits_float(float_bits(magnitude) | (sign << 31));
-}
+EITRI_HD constexpr float with_sign(float magnitude, uint32_t sign) { return bits_float(float_bits(magnitude) | (sign << 31)); }
 
 /// |x| = (1 + fraction / 2^23) * 2^exponent, for x != 0; exact for fp32 subnormals too.
 struct Parts {
@@ -134,8 +129,7 @@ struct Parts {
   uint32_t fraction;
 };
 EITRI_HD constexpr Parts split(uint32_t magnitude) {
-  if (magnitude >= 0x800000u)
-    return {static_cast<int>(magnitude >> 23) - 127, magnitude & 0x7fffffu};
+  if (magnitude >= 0x800000u) return {static_cast<int>(magnitude >> 23) - 127, magnitude & 0x7fffffu};
   // A subnormal counts units of 2^-149; its conversion to float is exact and normalises it.
   const uint32_t bits = float_bits(static_cast<float>(magnitude));
   return {static_cast<int>(bits >> 23) - 127 - 149, bits & 0x7fffffu};
@@ -160,21 +154,17 @@ EITRI_HD constexpr uint16_t encode_bf16(float x) {
   if (is_nan(x)) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-EITRI_HD constexpr float decode_bf16(uint16_t code) {
-  return bits_float(static_cast<uint32_t>(code) << 16);
-}
+EITRI_HD constexpr float decode_bf16(uint16_t code) { return bits_float(static_cast<uint32_t>(code) << 16); }
 
 EITRI_HD constexpr uint16_t encode_f16(float x) {
-  const uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu,
-                 sign = (bits >> 16) & 0x8000u;
+  const uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
   if (is_nan(x)) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   const uint32_t code = detail::encode_magnitude<F16>(magnitude);
   return static_cast<uint16_t>(sign | (code > F16::max_code ? 0x7c00u : code));
 }
 EITRI_HD constexpr float decode_f16(uint16_t code) {
   const uint32_t magnitude = code & 0x7fffu, sign = code >> 15;
-  if (magnitude > F16::max_code)
-    return bits_float((sign << 31) | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude > F16::max_code) return bits_float((sign << 31) | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
   return detail::with_sign(detail::decode_magnitude<F16>(magnitude), sign);
 }
 
@@ -209,26 +199,16 @@ EITRI_HD constexpr float decode_f4e2m1(uint8_t code) {
   return detail::with_sign(detail::decode_magnitude<F4e2m1>(code & 0x7u), (code >> 3) & 1u);
 }
 
-EITRI_HD constexpr int8_t encode_i8(float x) {
-  return static_cast<int8_t>(detail::round_clamped(x, kI8Max));
-}
+EITRI_HD constexpr int8_t encode_i8(float x) { return static_cast<int8_t>(detail::round_clamped(x, kI8Max)); }
 EITRI_HD constexpr float decode_i8(int8_t code) { return static_cast<float>(code); }
 
 /// Two's complement in the low nibble; the high nibble is 0.
-EITRI_HD constexpr uint8_t encode_i4(float x) {
-  return static_cast<uint8_t>(detail::round_clamped(x, kI4Max) & 0xf);
-}
-EITRI_HD constexpr float decode_i4(uint8_t code) {
-  return static_cast<float>(((code & 0xf) ^ 8) - 8);
-}
+EITRI_HD constexpr uint8_t encode_i4(float x) { return static_cast<uint8_t>(detail::round_clamped(x, kI4Max) & 0xf); }
+EITRI_HD constexpr float decode_i4(uint8_t code) { return static_cast<float>(((code & 0xf) ^ 8) - 8); }
 
 /// Two nibbles in a byte: element 0 of the pair is the low one.
-EITRI_HD constexpr uint8_t pack_nibbles(uint8_t low, uint8_t high) {
-  return static_cast<uint8_t>((low & 0xfu) | ((high & 0xfu) << 4));
-}
-EITRI_HD constexpr uint8_t unpack_nibble(uint8_t pair, int element) {
-  return static_cast<uint8_t>((pair >> (4 * (element & 1))) & 0xfu);
-}
+EITRI_HD constexpr uint8_t pack_nibbles(uint8_t low, uint8_t high) { return static_cast<uint8_t>((low & 0xfu) | ((high & 0xfu) << 4)); }
+EITRI_HD constexpr uint8_t unpack_nibble(uint8_t pair, int element) { return static_cast<uint8_t>((pair >> (4 * (element & 1))) & 0xfu); }
 
 /// 2^(code - 127), exact (code 0 is the fp32 subnormal 2^-127); 255 is NaN.
 EITRI_HD constexpr float decode_e8m0(uint8_t code) {
@@ -247,15 +227,12 @@ EITRI_HD constexpr uint8_t encode_e8m0(float x, ScaleRounding rounding = ScaleRo
   const bool odd = ((parts.exponent + 127) & 1) != 0;
   bool next = false;
   if (rounding == ScaleRounding::up) next = parts.fraction != 0;
-  if (rounding == ScaleRounding::even)
-    next = parts.fraction > 0x400000u || (parts.fraction == 0x400000u && odd);
+  if (rounding == ScaleRounding::even) next = parts.fraction > 0x400000u || (parts.fraction == 0x400000u && odd);
   return detail::e8m0_clamped(parts.exponent + (next ? 1 : 0));
 }
 
 /// 1 / decode_e8m0(code), exact and finite for every code but 255.
-EITRI_HD constexpr float inverse_e8m0(uint8_t code) {
-  return decode_e8m0(code == 255 ? uint8_t{255} : static_cast<uint8_t>(254 - code));
-}
+EITRI_HD constexpr float inverse_e8m0(uint8_t code) { return decode_e8m0(code == 255 ? uint8_t{255} : static_cast<uint8_t>(254 - code)); }
 
 /// The E8M0 scale of an MX block of Format elements. It depends on the exact fp32 amax: no quotient
 /// is rounded on the way.
@@ -263,8 +240,7 @@ EITRI_HD constexpr float inverse_e8m0(uint8_t code) {
 ///   down  2^(floor(log2 amax) - Format's largest exponent), the OCP MX rule: amax may saturate
 ///   even  as down, but amax is first rounded to Format's mantissa width, halves upwards
 /// An all-zero block gets code 0 (E8M0 has no zero) and codes 0: it dequantises to exactly 0.
-template <class Format>
-EITRI_HD constexpr uint8_t mx_scale_code(float amax, ScaleRounding rounding = ScaleRounding::up) {
+template <class Format> EITRI_HD constexpr uint8_t mx_scale_code(float amax, ScaleRounding rounding = ScaleRounding::up) {
   const uint32_t magnitude = float_bits(amax) & 0x7fffffffu;
   if (is_nan(amax)) return 255;
   if (magnitude == 0) return 0;
@@ -272,8 +248,7 @@ EITRI_HD constexpr uint8_t mx_scale_code(float amax, ScaleRounding rounding = Sc
   const detail::Parts parts = detail::split(magnitude);
   uint32_t next = 0;
   if (rounding == ScaleRounding::up) next = parts.fraction > kMaxFraction ? 1u : 0u;
-  if (rounding == ScaleRounding::even)
-    next = (parts.fraction + (1u << (22 - Format::mantissa_bits))) >> 23;
+  if (rounding == ScaleRounding::even) next = (parts.fraction + (1u << (22 - Format::mantissa_bits))) >> 23;
   return detail::e8m0_clamped(parts.exponent - Format::max_exponent + static_cast<int>(next));
 }
 

@@ -34,8 +34,7 @@ struct Setting {
 };
 
 [[noreturn]] void refuse(const Setting& setting, std::string_view value, std::string_view wanted) {
-  fail(Code::invalid_argument,
-       str("settings: ", setting.name, " is \"", value, "\"; expected ", wanted));
+  fail(Code::invalid_argument, str("settings: ", setting.name, " is \"", value, "\"; expected ", wanted));
 }
 
 /// Calls f for every part between separators, empty ones included.
@@ -134,27 +133,21 @@ constexpr std::array kSettings = {
             "(route, jit, tune, backend, settings)",
             parse_log},
     Setting{"EITRI_CACHE_DIR", "absolute path", "$XDG_CACHE_HOME/eitri, else ~/.cache/eitri",
-            "Private folder for compiled kernels and records; set but empty: nothing is cached",
-            parse_cache_dir},
-    Setting{"EITRI_TUNED", "path[:...]", "none",
-            "Tuned rows, CSV files or folders of them, searched before the project's and ours",
+            "Private folder for compiled kernels and records; set but empty: nothing is cached", parse_cache_dir},
+    Setting{"EITRI_TUNED", "path[:...]", "none", "Tuned rows, CSV files or folders of them, searched before the project's and ours",
             parse_tuned},
     Setting{"EITRI_FORCE", "op=kernel[,...]", "none",
-            "Use this kernel for every call of the op; a call that it does not support is an error",
-            parse_force},
-    Setting{"EITRI_ISA", "portable|x86_avx2|x86_avx512|x86_amx_emulated|x86_amx",
-            "what the CPU has", "The highest x86 instruction set to use", parse_isa},
-    Setting{"EITRI_THREADS", "integer", "0", "Threads of a CPU operator; 0: OpenMP decides",
-            parse_threads},
-    Setting{"EITRI_CHECK", "0 or 1", "0", "1: compare the result of every call with the reference",
-            parse_check},
+            "Use this kernel for every call of the op; a call that it does not support is an error", parse_force},
+    Setting{"EITRI_ISA", "portable|x86_avx2|x86_avx512|x86_amx_emulated|x86_amx", "what the CPU has",
+            "The highest x86 instruction set to use", parse_isa},
+    Setting{"EITRI_THREADS", "integer", "0", "Threads of a CPU operator; 0: OpenMP decides", parse_threads},
+    Setting{"EITRI_CHECK", "0 or 1", "0", "1: compare the result of every call with the reference", parse_check},
     Setting{"EITRI_JIT", "on|cached|off", "on",
             "Run-time compilation: on; cached: a kernel that is not in the cache is an error; off: no kernel that "
             "was compiled at run time is used",
             parse_jit},
     Setting{"EITRI_COMPILER", "kind=path[,...]", "the usual places",
-            "Run-time compilers by file, tried before others for the same target; `eitri doctor` lists the kinds",
-            parse_compiler},
+            "Run-time compilers by file, tried before others for the same target; `eitri doctor` lists the kinds", parse_compiler},
 };
 static_assert(kSettings.size() <= 12, "remove a setting before you add one");
 
@@ -181,8 +174,7 @@ void warn_about_unknown_names() {
     bool found = false;
     for (const Setting& setting : kSettings) found |= name == setting.name;
     if (found) continue;
-    warn_once(LogTopic::settings, name, name, " is set, but it is no setting of eitri; known are ",
-              known);
+    warn_once(LogTopic::settings, name, name, " is set, but it is no setting of eitri; known are ", known);
   }
 }
 
@@ -247,8 +239,7 @@ std::string settings_markdown() {
       "| name | value | default | meaning |\n"
       "|---|---|---|---|\n";
   for (const Setting& setting : kSettings) {
-    out += str("| `", setting.name, "` | ", escaped(setting.type), " | ", setting.fallback, " | ",
-               setting.doc, " |\n");
+    out += str("| `", setting.name, "` | ", escaped(setting.type), " | ", setting.fallback, " | ", setting.doc, " |\n");
   }
   return out;
 }

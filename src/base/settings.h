@@ -14,13 +14,13 @@ namespace eitri {
 enum class JitMode : uint8_t { on, cached, off };
 
 struct Settings {
-  std::string cache_dir;           // EITRI_CACHE_DIR; absolute, or empty: nothing is cached on disk
-  std::vector<std::string> tuned;  // EITRI_TUNED: CSV files or folders, the first has priority
-  std::vector<std::pair<std::string, std::string>> force;  // EITRI_FORCE: (op, kernel), no op twice
-  std::string isa;         // EITRI_ISA: name of the highest Isa to use; empty: what the CPU has
-  int threads = 0;         // EITRI_THREADS; 0: OpenMP decides
-  bool check = false;      // EITRI_CHECK: compare every call with the reference
-  JitMode jit = JitMode::on;  // EITRI_JIT
+  std::string cache_dir;                                       // EITRI_CACHE_DIR; absolute, or empty: nothing is cached on disk
+  std::vector<std::string> tuned;                              // EITRI_TUNED: CSV files or folders, the first has priority
+  std::vector<std::pair<std::string, std::string>> force;      // EITRI_FORCE: (op, kernel), no op twice
+  std::string isa;                                             // EITRI_ISA: name of the highest Isa to use; empty: what the CPU has
+  int threads = 0;                                             // EITRI_THREADS; 0: OpenMP decides
+  bool check = false;                                          // EITRI_CHECK: compare every call with the reference
+  JitMode jit = JitMode::on;                                   // EITRI_JIT
   std::vector<std::pair<std::string, std::string>> compilers;  // EITRI_COMPILER: (kind, path), in order
 
   /// The kernel that EITRI_FORCE names for this op, or an empty string.

@@ -6,56 +6,34 @@ namespace eitri {
 
 std::string_view to_string(DType dtype) {
   switch (dtype) {
-    case DType::none:
-      return "none";
-    case DType::f32:
-      return "f32";
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::f8e4m3:
-      return "f8e4m3";
-    case DType::f8e4m3fnuz:
-      return "f8e4m3fnuz";
-    case DType::f8e5m2:
-      return "f8e5m2";
-    case DType::f8e8m0:
-      return "f8e8m0";
-    case DType::f4e2m1:
-      return "f4e2m1";
-    case DType::i4:
-      return "i4";
-    case DType::i8:
-      return "i8";
-    case DType::u8:
-      return "u8";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
+    case DType::none: return "none";
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::f8e4m3: return "f8e4m3";
+    case DType::f8e4m3fnuz: return "f8e4m3fnuz";
+    case DType::f8e5m2: return "f8e5m2";
+    case DType::f8e8m0: return "f8e8m0";
+    case DType::f4e2m1: return "f4e2m1";
+    case DType::i4: return "i4";
+    case DType::i8: return "i8";
+    case DType::u8: return "u8";
+    case DType::i32: return "i32";
+    case DType::i64: return "i64";
   }
   return "unknown dtype";  // the C ABI can hand us any byte
 }
 
 std::string_view to_string(Code code) {
   switch (code) {
-    case Code::ok:
-      return "ok";
-    case Code::invalid_argument:
-      return "invalid_argument";
-    case Code::unsupported:
-      return "unsupported";
-    case Code::compile_failed:
-      return "compile_failed";
-    case Code::device_error:
-      return "device_error";
-    case Code::out_of_memory:
-      return "out_of_memory";
-    case Code::io_error:
-      return "io_error";
-    case Code::internal:
-      return "internal";
+    case Code::ok: return "ok";
+    case Code::invalid_argument: return "invalid_argument";
+    case Code::unsupported: return "unsupported";
+    case Code::compile_failed: return "compile_failed";
+    case Code::device_error: return "device_error";
+    case Code::out_of_memory: return "out_of_memory";
+    case Code::io_error: return "io_error";
+    case Code::internal: return "internal";
   }
   return "unknown code";
 }

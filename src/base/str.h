@@ -39,8 +39,7 @@ void append(std::string& out, double value);
 template <class T> void append_any(std::string& out, const T& value) {
   if constexpr (std::is_same_v<T, bool>) append(out, std::string_view(value ? "true" : "false"));
   else if constexpr (std::is_same_v<T, char>) append(out, std::string_view(&value, 1));
-  else if constexpr (std::is_convertible_v<const T&, std::string_view>)
-    append(out, std::string_view(value));
+  else if constexpr (std::is_convertible_v<const T&, std::string_view>) append(out, std::string_view(value));
   else if constexpr (std::is_same_v<T, float>) append(out, value);  // 0.1, not 0.10000000149
   else if constexpr (std::floating_point<T>) append(out, static_cast<double>(value));
   else if constexpr (std::signed_integral<T>) append(out, static_cast<long long>(value));

@@ -19,9 +19,7 @@ char* at(const void* data, DType dtype, int64_t offset) {
   return static_cast<char*>(const_cast<void*>(data)) + bytes;
 }
 
-bool is_empty(const View& view) {
-  return std::find(view.shape, view.shape + view.rank, 0) != view.shape + view.rank;
-}
+bool is_empty(const View& view) { return std::find(view.shape, view.shape + view.rank, 0) != view.shape + view.rank; }
 
 int64_t offset_of(const View& view, std::initializer_list<int64_t> index) {
   int64_t offset = 0;
@@ -64,9 +62,7 @@ template <class T> T load_as(const void* pointer) {
   std::memcpy(&value, pointer, sizeof value);
   return value;
 }
-template <class T> void store_as(void* pointer, T value) {
-  std::memcpy(pointer, &value, sizeof value);
-}
+template <class T> void store_as(void* pointer, T value) { std::memcpy(pointer, &value, sizeof value); }
 
 void store_nibble(void* data, int64_t index, uint8_t code) {
   auto* byte = reinterpret_cast<uint8_t*>(at(data, DType::i4, index & ~int64_t{1}));
@@ -104,9 +100,7 @@ bool is_contiguous(const View& view) {
   return true;
 }
 
-bool has_unit_inner_stride(const View& view) {
-  return view.rank == 0 || view.shape[view.rank - 1] <= 1 || view.stride[view.rank - 1] == 1;
-}
+bool has_unit_inner_stride(const View& view) { return view.rank == 0 || view.shape[view.rank - 1] <= 1 || view.stride[view.rank - 1] == 1; }
 
 int64_t span_bytes(const View& view) {
   if (!view.given() || is_empty(view)) return 0;
@@ -116,9 +110,7 @@ int64_t span_bytes(const View& view) {
   return bytes_for(view.dtype, last + 1);
 }
 
-void* row(const View& view, int64_t index) {
-  return at(view.data, view.dtype, index * view.stride[0]);
-}
+void* row(const View& view, int64_t index) { return at(view.data, view.dtype, index * view.stride[0]); }
 
 View slice(const View& view, int64_t index) {
   View out = view;
@@ -138,18 +130,14 @@ View rows(const View& view, int64_t begin, int64_t end) {
 }
 
 void detail::check_view_fully(const View& view, const char* op, const char* arg, int rank) {
-  const auto expect = [&](bool ok, const auto&... wanted) {
-    require(ok, op, ": ", arg, " is ", view, "; expected ", wanted...);
-  };
+  const auto expect = [&](bool ok, const auto&... wanted) { require(ok, op, ": ", arg, " is ", view, "; expected ", wanted...); };
   expect(view.given(), "a tensor of rank ", rank);
   expect(bits(view.dtype) != 0, "a dtype that eitri knows, not number ", int(view.dtype));
   expect(view.rank == rank, "rank ", rank);
-  expect(view.layout == Layout::strided || view.layout == Layout::packed,
-         "a layout that eitri knows, not number ", int(view.layout));
+  expect(view.layout == Layout::strided || view.layout == Layout::packed, "a layout that eitri knows, not number ", int(view.layout));
   for (int i = 0; i < rank; ++i) {
     expect(view.shape[i] >= 0, "extents >= 0 (dimension ", i, ")");
-    expect(view.layout == Layout::packed || view.stride[i] >= 0, "strides >= 0 (dimension ", i,
-           ")");
+    expect(view.layout == Layout::packed || view.stride[i] >= 0, "strides >= 0 (dimension ", i, ")");
   }
   if (is_empty(view)) return;  // nothing is addressed: pointer and strides are free
 
@@ -161,8 +149,7 @@ void detail::check_view_fully(const View& view, const char* op, const char* arg,
   if (is_packed(view.dtype) && view.layout == Layout::strided && rank > 0) {
     expect(has_unit_inner_stride(view), "inner stride 1 (two elements share a byte)");
     for (int i = 0; i < rank - 1; ++i) {
-      expect(view.shape[i] == 1 || view.stride[i] % 2 == 0,
-             "even outer strides (two elements share a byte; dimension ", i, ")");
+      expect(view.shape[i] == 1 || view.stride[i] % 2 == 0, "even outer strides (two elements share a byte; dimension ", i, ")");
     }
   }
 }
@@ -183,15 +170,12 @@ void detail::check_output_fully(const View& view, const char* op, const char* ar
   int64_t reach = 0;  // offset of the last element that the dimensions seen so far address
   for (int i = 0; i < dimensions; ++i) {
     require(view.stride[order[i]] > reach, op, ": ", arg, " is ", view,
-            "; expected strides that keep elements apart (it is written; dimension ", order[i],
-            ")");
+            "; expected strides that keep elements apart (it is written; dimension ", order[i], ")");
     reach += (view.shape[order[i]] - 1) * view.stride[order[i]];
   }
 }
 
-double load(const View& view, std::initializer_list<int64_t> index) {
-  return load_at(view.data, view.dtype, offset_of(view, index));
-}
+double load(const View& view, std::initializer_list<int64_t> index) { return load_at(view.data, view.dtype, offset_of(view, index)); }
 
 void store(const View& view, std::initializer_list<int64_t> index, double value) {
   store_at(view.data, view.dtype, offset_of(view, index), value);
@@ -200,34 +184,20 @@ void store(const View& view, std::initializer_list<int64_t> index, double value)
 double load_at(const void* data, DType dtype, int64_t index) {
   const char* pointer = at(data, dtype, index);
   switch (dtype) {
-    case DType::f32:
-      return double{load_as<float>(pointer)};
-    case DType::f16:
-      return double{decode_f16(load_as<uint16_t>(pointer))};
-    case DType::bf16:
-      return double{decode_bf16(load_as<uint16_t>(pointer))};
-    case DType::f8e4m3:
-      return double{decode_f8e4m3(load_as<uint8_t>(pointer))};
-    case DType::f8e4m3fnuz:
-      return double{decode_f8e4m3fnuz(load_as<uint8_t>(pointer))};
-    case DType::f8e5m2:
-      return double{decode_f8e5m2(load_as<uint8_t>(pointer))};
-    case DType::f8e8m0:
-      return double{decode_e8m0(load_as<uint8_t>(pointer))};
-    case DType::f4e2m1:
-      return double{decode_f4e2m1(load_nibble(data, index))};
-    case DType::i4:
-      return double{decode_i4(load_nibble(data, index))};
-    case DType::i8:
-      return double(load_as<int8_t>(pointer));
-    case DType::u8:
-      return double(load_as<uint8_t>(pointer));
-    case DType::i32:
-      return double(load_as<int32_t>(pointer));
-    case DType::i64:
-      return double(load_as<int64_t>(pointer));
-    case DType::none:
-      break;
+    case DType::f32: return double{load_as<float>(pointer)};
+    case DType::f16: return double{decode_f16(load_as<uint16_t>(pointer))};
+    case DType::bf16: return double{decode_bf16(load_as<uint16_t>(pointer))};
+    case DType::f8e4m3: return double{decode_f8e4m3(load_as<uint8_t>(pointer))};
+    case DType::f8e4m3fnuz: return double{decode_f8e4m3fnuz(load_as<uint8_t>(pointer))};
+    case DType::f8e5m2: return double{decode_f8e5m2(load_as<uint8_t>(pointer))};
+    case DType::f8e8m0: return double{decode_e8m0(load_as<uint8_t>(pointer))};
+    case DType::f4e2m1: return double{decode_f4e2m1(load_nibble(data, index))};
+    case DType::i4: return double{decode_i4(load_nibble(data, index))};
+    case DType::i8: return double(load_as<int8_t>(pointer));
+    case DType::u8: return double(load_as<uint8_t>(pointer));
+    case DType::i32: return double(load_as<int32_t>(pointer));
+    case DType::i64: return double(load_as<int64_t>(pointer));
+    case DType::none: break;
   }
   fail(Code::internal, str("load: dtype is ", dtype, "; expected a dtype with elements"));
 }
@@ -236,34 +206,20 @@ void store_at(void* data, DType dtype, int64_t index, double value) {
   char* pointer = at(data, dtype, index);
   const float narrow = to_odd_float(value);
   switch (dtype) {
-    case DType::f32:
-      return store_as(pointer, static_cast<float>(value));
-    case DType::f16:
-      return store_as(pointer, encode_f16(narrow));
-    case DType::bf16:
-      return store_as(pointer, encode_bf16(narrow));
-    case DType::f8e4m3:
-      return store_as(pointer, encode_f8e4m3(narrow));
-    case DType::f8e4m3fnuz:
-      return store_as(pointer, encode_f8e4m3fnuz(narrow));
-    case DType::f8e5m2:
-      return store_as(pointer, encode_f8e5m2(narrow));
-    case DType::f8e8m0:
-      return store_as(pointer, encode_e8m0(narrow));
-    case DType::f4e2m1:
-      return store_nibble(data, index, encode_f4e2m1(narrow));
-    case DType::i4:
-      return store_nibble(data, index, encode_i4(narrow));
-    case DType::i8:
-      return store_as(pointer, encode_i8(narrow));
-    case DType::u8:
-      return store_as(pointer, to_integer<uint8_t>(value));
-    case DType::i32:
-      return store_as(pointer, to_integer<int32_t>(value));
-    case DType::i64:
-      return store_as(pointer, to_integer<int64_t>(value));
-    case DType::none:
-      break;
+    case DType::f32: return store_as(pointer, static_cast<float>(value));
+    case DType::f16: return store_as(pointer, encode_f16(narrow));
+    case DType::bf16: return store_as(pointer, encode_bf16(narrow));
+    case DType::f8e4m3: return store_as(pointer, encode_f8e4m3(narrow));
+    case DType::f8e4m3fnuz: return store_as(pointer, encode_f8e4m3fnuz(narrow));
+    case DType::f8e5m2: return store_as(pointer, encode_f8e5m2(narrow));
+    case DType::f8e8m0: return store_as(pointer, encode_e8m0(narrow));
+    case DType::f4e2m1: return store_nibble(data, index, encode_f4e2m1(narrow));
+    case DType::i4: return store_nibble(data, index, encode_i4(narrow));
+    case DType::i8: return store_as(pointer, encode_i8(narrow));
+    case DType::u8: return store_as(pointer, to_integer<uint8_t>(value));
+    case DType::i32: return store_as(pointer, to_integer<int32_t>(value));
+    case DType::i64: return store_as(pointer, to_integer<int64_t>(value));
+    case DType::none: break;
   }
   fail(Code::internal, str("store: dtype is ", dtype, "; expected a dtype with elements"));
 }

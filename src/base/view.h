@@ -38,8 +38,7 @@ inline bool obviously_fine(const View& view, int rank) {
   constexpr uint64_t kSmall = uint64_t{1} << 29;  // 4 products below 2^58, times 8 bytes, stay below 2^62
   const bool strided = view.layout == Layout::strided;
   for (int i = 0; i < rank; ++i)
-    if (static_cast<uint64_t>(view.shape[i]) - 1 >= kSmall || (strided && static_cast<uint64_t>(view.stride[i]) > kSmall))
-      return false;
+    if (static_cast<uint64_t>(view.shape[i]) - 1 >= kSmall || (strided && static_cast<uint64_t>(view.stride[i]) > kSmall)) return false;
   // A packed buffer holds all elements side by side: its product must fit as well, which three extents below 2^20 do.
   if (!strided) {
     if (view.layout != Layout::packed || rank > 3) return false;
@@ -71,8 +70,7 @@ inline void check_view(const View& view, const char* op, const char* arg, int ra
 /// check_view, and no two elements share memory. Interleaved dimensions, none of which encloses the
 /// other, are refused although a few of them are free of overlap.
 inline void check_output(const View& view, const char* op, const char* arg, int rank) {
-  if (!detail::obviously_fine(view, rank) || !detail::obviously_apart(view, rank))
-    detail::check_output_fully(view, op, arg, rank);
+  if (!detail::obviously_fine(view, rank) || !detail::obviously_apart(view, rank)) detail::check_output_fully(view, op, arg, rank);
 }
 
 /// The addresses [begin, end) that a view spans; {0, 0} for an empty one. Ranges that only touch do not meet.

@@ -47,9 +47,7 @@ template <ActivationKind kKind> EITRI_INLINE F activate(const ActivationParams& 
   }
 }
 
-template <ActivationKind kKind> struct Kind {
-  static constexpr ActivationKind value = kKind;
-};
+template <ActivationKind kKind> struct Kind { static constexpr ActivationKind value = kKind; };
 
 /// Calls f(Kind<kind>{}): one branch outside the loop.
 template <class Body> EITRI_INLINE void with_activation(ActivationKind kind, Body&& body) {

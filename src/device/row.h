@@ -57,19 +57,21 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const 
   const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
     if (e >= left) continue;
-    if constexpr (kBytesOf<kType> == 4) raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
+    if constexpr (kBytesOf<kType> == 4)
+      raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
     else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
   }
   return raw;
 }
 
-template <DType kType, int kWide> EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, int64_t first, int64_t n, bool vectors) {
+template <DType kType, int kWide>
+EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, int64_t first, int64_t n, bool vectors) {
   constexpr int kBytes = Raw<kType, kWide>::kBytes;
   if (vectors && first + kWide <= n) {
     unsigned char* p = byte_at(row, first * kBytesOf<kType>);
     if constexpr (kBytes >= 16) {
       EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i)
-        store16(p + i * 16, {{raw.w[i * 4], raw.w[i * 4 + 1], raw.w[i * 4 + 2], raw.w[i * 4 + 3]}});
+          store16(p + i * 16, {{raw.w[i * 4], raw.w[i * 4 + 1], raw.w[i * 4 + 2], raw.w[i * 4 + 3]}});
     } else if constexpr (kBytes == 8) {
       store8(p, {{raw.w[0], raw.w[1]}});
     } else {
@@ -103,8 +105,8 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> pack(const floa
   if constexpr (kType == DType::f32) {
     EITRI_UNROLL for (int e = 0; e < kWide; ++e) raw.w[e] = float_bits(x[e]);
   } else if constexpr (kType == DType::bf16 || kType == DType::f16) {
-    EITRI_UNROLL for (int i = 0; i < kWide / 2; ++i)
-      raw.w[i] = kType == DType::bf16 ? pack2_bf16(x[2 * i], x[2 * i + 1]) : pack2_f16(x[2 * i], x[2 * i + 1]);
+    EITRI_UNROLL for (int i = 0; i < kWide / 2; ++i) raw.w[i] =
+        kType == DType::bf16 ? pack2_bf16(x[2 * i], x[2 * i + 1]) : pack2_f16(x[2 * i], x[2 * i + 1]);
   } else if constexpr (kType == DType::f8e4m3) {
     EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) raw.w[i] = pack4_f8e4m3(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   } else {

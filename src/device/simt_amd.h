@@ -74,9 +74,7 @@ EITRI_INLINE float atomic_add(float* p, float value) {
 }
 
 /// 16, 8 or 4 bytes as 32-bit words, in one load or store.
-template <int kBytes> struct alignas(kBytes) Words {
-  uint32_t w[kBytes / 4];
-};
+template <int kBytes> struct alignas(kBytes) Words { uint32_t w[kBytes / 4]; };
 using Vector4 = uint32_t __attribute__((ext_vector_type(4)));
 using Vector2 = uint32_t __attribute__((ext_vector_type(2)));
 EITRI_INLINE Words<16> load16(const void* p) { return __builtin_bit_cast(Words<16>, *static_cast<const Vector4*>(p)); }

@@ -48,9 +48,7 @@ EITRI_INLINE int32_t atomic_add(int32_t* p, int32_t value) { return atomicAdd(p,
 EITRI_INLINE float atomic_add(float* p, float value) { return atomicAdd(p, value); }
 
 /// 16, 8 or 4 bytes as 32-bit words, in one load or store.
-template <int kBytes> struct alignas(kBytes) Words {
-  uint32_t w[kBytes / 4];
-};
+template <int kBytes> struct alignas(kBytes) Words { uint32_t w[kBytes / 4]; };
 EITRI_INLINE Words<16> load16(const void* p) {
   const uint4 v = *static_cast<const uint4*>(p);
   return {{v.x, v.y, v.z, v.w}};

@@ -169,9 +169,7 @@ template <class T> T atomic_add(T* p, T value) {
 }
 
 /// 16, 8 or 4 bytes as 32-bit words, in one load or store.
-template <int kBytes> struct alignas(kBytes) Words {
-  uint32_t w[kBytes / 4];
-};
+template <int kBytes> struct alignas(kBytes) Words { uint32_t w[kBytes / 4]; };
 template <int kBytes> Words<kBytes> load_words(const void* p, Site site) {
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % kBytes);
   if (misaligned != 0) simt_emulation::fault("misaligned load", misaligned, kBytes, site);

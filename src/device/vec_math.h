@@ -94,7 +94,7 @@ EITRI_INLINE F erf(F x) {
 /// The standard normal distribution function (1 + erf(x / sqrt 2)) / 2, relatively accurate in the lower tail as well.
 EITRI_INLINE F normal_cdf(F x) {
   constexpr float kHigh = 0.70710677f, kLow = 1.2101617e-8f;  // 1 / sqrt 2 in two pieces
-  const F a = min(abs(x), F::set1(14.4f));  // 1 - normal_cdf(14.4) is below the smallest subnormal
+  const F a = min(abs(x), F::set1(14.4f));                    // 1 - normal_cdf(14.4) is below the smallest subnormal
   const F z = fma(a, F::set1(kLow), a * F::set1(kHigh));
   // e^(-a^2 / 2) with the rounding error of a^2 put back: it is multiplied by a^2 / 2 in the result.
   const F square = a * a, rest = fma(a, a, -square);

@@ -24,8 +24,7 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 // Columns after the problem fields.
-constexpr const char* kTail[] = {"rank",  "kernel",   "config",    "us",  "spread_us", "baseline_us",
-                                 "error", "revision", "toolchain", "date"};
+constexpr const char* kTail[] = {"rank", "kernel", "config", "us", "spread_us", "baseline_us", "error", "revision", "toolchain", "date"};
 
 std::vector<std::string_view> split_commas(std::string_view line) {
   std::vector<std::string_view> cells;
@@ -50,7 +49,7 @@ struct Table {
 struct Store {
   std::mutex mutex;
   std::map<std::string, std::vector<std::string>, std::less<>> fields;  // op -> problem fields
-  std::map<std::string, Table> tables;  // "op.arch/units"
+  std::map<std::string, Table> tables;                                  // "op.arch/units"
 };
 Store& store() {
   static Store s;
@@ -77,8 +76,7 @@ std::vector<std::string> shipped_folders() {
   return out;
 }
 
-void read_into(Table& table, const std::string& path, std::string_view arch, int units,
-               const std::vector<std::string>& fields) {
+void read_into(Table& table, const std::string& path, std::string_view arch, int units, const std::vector<std::string>& fields) {
   std::string text;
   try {
     text = read_file(path, kMaxFileBytes);
@@ -127,24 +125,20 @@ const Table& table_for(std::string_view op, const Device& device, Store& s) {  /
       return fa != fb ? fa < fb : a.rank < b.rank;
     });
   }
-  for (const auto& p : table.problems)
-    warn_once(LogTopic::tune, str(key, p.origin, p.text), "tuned row skipped: ", p.origin, ": ", p.text);
+  for (const auto& p : table.problems) warn_once(LogTopic::tune, str(key, p.origin, p.text), "tuned row skipped: ", p.origin, ": ", p.text);
   return table;
 }
 
 }  // namespace
 
-TunedFile parse_tuned(std::string_view text, std::string_view file, std::string_view arch,
-                      const std::vector<std::string>& fields) {
+TunedFile parse_tuned(std::string_view text, std::string_view file, std::string_view arch, const std::vector<std::string>& fields) {
   TunedFile out;
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   const size_t n_columns = 2 + fields.size() + std::size(kTail);
   int64_t line_number = 0;
   bool header_seen = false;
   std::set<std::pair<std::string, int>> seen;
-  const auto problem = [&](auto&&... parts) {
-    out.problems.push_back({str(file, ":", line_number), str(parts...)});
-  };
+  const auto problem = [&](auto&&... parts) { out.problems.push_back({str(file, ":", line_number), str(parts...)}); };
   while (!text.empty()) {
     ++line_number;
     const size_t end = text.find('\n');

@@ -12,14 +12,14 @@ namespace eitri {
 
 /// A row as read. Columns: arch,units,<problem fields>,rank,kernel,config,us,spread_us,baseline_us,error,revision,toolchain,date.
 struct TunedRow {
-  std::string key;      // key_of(problem)
+  std::string key;  // key_of(problem)
   int units = 0;
   int rank = 1;
   std::string kernel;
   std::string config;
   double us = 0;
   std::string revision;
-  std::string origin;   // "file:line"
+  std::string origin;  // "file:line"
 };
 
 /// What was wrong with a line; the line is skipped, the rest of the file counts.

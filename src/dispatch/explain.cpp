@@ -14,10 +14,9 @@ void write_text(std::string& out, const Explanation& e, int depth) {
   for (const auto& row : e.rows) width = std::max(width, row.kernel.size());
   for (const auto& row : e.rows) {
     if (row.supported)
-      out += fmt::format("{}  {} {:<{}}  {:>12.1f} us predicted{}{}\n", pad, row.chosen ? '*' : ' ', row.kernel, width,
-                         row.predicted_us, row.config.empty() ? "" : "  ", row.config);
-    else
-      out += fmt::format("{}    {:<{}}  no: {}\n", pad, row.kernel, width, row.reason);
+      out += fmt::format("{}  {} {:<{}}  {:>12.1f} us predicted{}{}\n", pad, row.chosen ? '*' : ' ', row.kernel, width, row.predicted_us,
+                         row.config.empty() ? "" : "  ", row.config);
+    else out += fmt::format("{}    {:<{}}  no: {}\n", pad, row.kernel, width, row.reason);
   }
   if (e.chosen.empty()) out += fmt::format("{}  -> {}\n", pad, e.why);
   else out += fmt::format("{}  -> {} ({}: {})\n", pad, e.chosen, e.origin, e.why);
@@ -27,8 +26,8 @@ void write_text(std::string& out, const Explanation& e, int depth) {
 nlohmann::ordered_json to_object(const Explanation& e) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const auto& r : e.rows) {
-    nlohmann::ordered_json row = {{"kernel", r.kernel}, {"family", r.family}, {"target", r.target},
-                                  {"supported", r.supported}, {"chosen", r.chosen}};
+    nlohmann::ordered_json row = {
+        {"kernel", r.kernel}, {"family", r.family}, {"target", r.target}, {"supported", r.supported}, {"chosen", r.chosen}};
     if (r.supported) {
       row["predicted_us"] = r.predicted_us;
       row["config"] = r.config;
@@ -39,8 +38,8 @@ nlohmann::ordered_json to_object(const Explanation& e) {
   }
   nlohmann::ordered_json children = nlohmann::ordered_json::array();
   for (const auto& child : e.children) children.push_back(to_object(child));
-  return {{"op", e.op}, {"problem", e.problem}, {"device", e.device}, {"chosen", e.chosen}, {"origin", e.origin},
-          {"why", e.why}, {"rows", std::move(rows)}, {"children", std::move(children)}};
+  return {{"op", e.op},         {"problem", e.problem}, {"device", e.device},      {"chosen", e.chosen},
+          {"origin", e.origin}, {"why", e.why},         {"rows", std::move(rows)}, {"children", std::move(children)}};
 }
 
 }  // namespace

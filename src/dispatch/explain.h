@@ -29,7 +29,14 @@ class ChildSink {
 };
 
 template <Operator Op> Explanation explain(const typename Op::Problem& problem, const Device& device) {
-  Explanation out{.op = Op::name, .problem = key_of(problem), .device = std::string(device.arch()), .chosen = {}, .why = {}, .origin = {}, .rows = {}, .children = {}};
+  Explanation out{.op = Op::name,
+                  .problem = key_of(problem),
+                  .device = std::string(device.arch()),
+                  .chosen = {},
+                  .why = {},
+                  .origin = {},
+                  .rows = {},
+                  .children = {}};
   auto all = candidates<Op>(problem, device);
   Route<Op> route;
   if (Op::empty(problem)) {
@@ -41,10 +48,14 @@ template <Operator Op> Explanation explain(const typename Op::Problem& problem, 
   }
   for (const auto& c : all) {
     const bool chosen = c.kernel == route.kernel;
-    out.rows.push_back({.kernel = c.kernel->name, .family = std::string(to_string(c.kernel->family)),
-                        .target = std::string(to_string(c.kernel->target)), .reason = c.support.reason,
+    out.rows.push_back({.kernel = c.kernel->name,
+                        .family = std::string(to_string(c.kernel->family)),
+                        .target = std::string(to_string(c.kernel->target)),
+                        .reason = c.support.reason,
                         .config = to_string(chosen ? route.config : c.guess.config, c.kernel->knobs),
-                        .supported = c.support.ok, .chosen = chosen, .predicted_us = c.guess.us});
+                        .supported = c.support.ok,
+                        .chosen = chosen,
+                        .predicted_us = c.guess.us});
   }
   if (route.kernel != nullptr && route.kernel->children != nullptr) {
     ChildSink sink;
@@ -54,8 +65,6 @@ template <Operator Op> Explanation explain(const typename Op::Problem& problem, 
   return out;
 }
 
-template <class Op> void ChildSink::add(const typename Op::Problem& problem) {
-  children.push_back(explain<Op>(problem, cpu_device()));
-}
+template <class Op> void ChildSink::add(const typename Op::Problem& problem) { children.push_back(explain<Op>(problem, cpu_device())); }
 
 }  // namespace eitri

@@ -8,21 +8,18 @@
 namespace eitri {
 
 std::span<const char* const> enum_names(Family) {
-  static constexpr const char* kNames[] = {"assembly", "tile_template", "library", "triton",
-                                           "dsl",      "simt",          "recipe",  "reference"};
+  static constexpr const char* kNames[] = {"assembly", "tile_template", "library", "triton", "dsl", "simt", "recipe", "reference"};
   return kNames;
 }
 
 std::span<const char* const> enum_names(Target) {
-  static constexpr const char* kNames[] = {"any_cpu", "x86_avx2", "x86_avx512", "x86_amx",
-                                           "any_gpu", "sm_90a",   "gfx942",     "gfx950"};
+  static constexpr const char* kNames[] = {"any_cpu", "x86_avx2", "x86_avx512", "x86_amx", "any_gpu", "sm_90a", "gfx942", "gfx950"};
   return kNames;
 }
 
 std::string to_string(const Config& config, Knobs knobs) {
   std::string out;
-  for (size_t i = 0; i < knobs.size(); ++i)
-    out += str(i == 0 ? "" : ";", knobs[i].name, "=", config.value[i]);
+  for (size_t i = 0; i < knobs.size(); ++i) out += str(i == 0 ? "" : ";", knobs[i].name, "=", config.value[i]);
   return out;
 }
 

@@ -62,8 +62,8 @@ struct Guess {
 
 /// Work of a problem: what its floor is computed from.
 struct Cost {
-  double flops = 0;  // multiply and add counted separately; integer operations for i8
-  double bytes = 0;  // every operand once, caches ignored
+  double flops = 0;         // multiply and add counted separately; integer operations for i8
+  double bytes = 0;         // every operand once, caches ignored
   DType math = DType::f32;  // which peak rate applies
 };
 

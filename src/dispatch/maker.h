@@ -16,20 +16,20 @@ namespace eitri {
 
 /// What input elements look like. Real data, never zeros: zeros flatter matrix units.
 enum class Fill : uint8_t {
-  normal,    // N(0, 1) for activations
-  weight,    // N(0, 1/sqrt(last extent))
-  code,      // integers of a quantised tensor, whole range
-  scale,     // positive, about 1e-2, varied
+  normal,       // N(0, 1) for activations
+  weight,       // N(0, 1/sqrt(last extent))
+  code,         // integers of a quantised tensor, whole range
+  scale,        // positive, about 1e-2, varied
   probability,  // (0, 1]
   zero,
 };
 
 struct MakerOptions {
   uint64_t seed = 1;
-  bool guards = false;      // 4 KiB canaries before and after every tensor
-  bool strided = false;     // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
-  bool poison = true;       // outputs start as NaN bits
-  bool zero_pads = false;   // gaps and canaries of inputs are zeros instead: results must not change
+  bool guards = false;     // 4 KiB canaries before and after every tensor
+  bool strided = false;    // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
+  bool poison = true;      // outputs start as NaN bits
+  bool zero_pads = false;  // gaps and canaries of inputs are zeros instead: results must not change
 };
 
 class Maker {
@@ -62,8 +62,8 @@ class Maker {
     bool canaries = false;  // every byte around rows holds the pattern of the dtype (or 0) and must keep it
     bool zero_pads = false;
     Buffer buffer;
-    size_t lead = 0;   // bytes before the tensor (guard)
-    size_t bytes = 0;  // span of the tensor, gaps included
+    size_t lead = 0;    // bytes before the tensor (guard)
+    size_t bytes = 0;   // span of the tensor, gaps included
     uint64_t seal = 0;  // hash of an input's bytes, 0 = not sealed
   };
   static std::byte canary(const Tensor& tensor, size_t offset);

@@ -29,12 +29,12 @@ struct Output {
 };
 
 template <class Op>
-concept Operator = requires(const typename Op::Args& args, const typename Op::Problem& problem, Maker& maker,
-                            const Kernel<Op>& kernel, Oracle* oracle) {
+concept Operator = requires(const typename Op::Args& args, const typename Op::Problem& problem, Maker& maker, const Kernel<Op>& kernel,
+                            Oracle* oracle) {
   { Op::name } -> std::convertible_to<const char*>;
-  { Op::check(args) } -> std::same_as<typename Op::Problem>;     // the only validation; throws Error
-  { Op::empty(problem) } -> std::same_as<bool>;                  // some extent is 0: the reference serves it
-  { Op::reference(args, oracle) };                               // double arithmetic; fills *oracle unless null
+  { Op::check(args) } -> std::same_as<typename Op::Problem>;  // the only validation; throws Error
+  { Op::empty(problem) } -> std::same_as<bool>;               // some extent is 0: the reference serves it
+  {Op::reference(args, oracle)};                              // double arithmetic; fills *oracle unless null
   { Op::outputs(args) } -> std::same_as<std::vector<Output>>;
   { Op::tolerance(problem) } -> std::same_as<std::vector<Tolerance>>;  // one per output
   { Op::cost(problem) } -> std::same_as<Cost>;
@@ -74,8 +74,7 @@ void verify(const typename Op::Args& args, const typename Op::Problem& problem, 
   }
 }
 
-template <Operator Op>
-void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+template <Operator Op> void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
   WorkspaceScope workspace(route.workspace);
   Launch launch{*route.device, max_threads(), workspace.data(), route.workspace};
   route.launches->fetch_add(1, std::memory_order_relaxed);
@@ -90,14 +89,19 @@ void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, con
       throw;
     }
     const Cost cost = Op::cost(problem);
-    trace->end(step, {.op = Op::name, .kernel = route.kernel->name, .family = route.kernel->family,
-                      .problem = key_of(problem), .flops = cost.flops, .bytes = cost.bytes, .math = cost.math});
+    trace->end(step, {.op = Op::name,
+                      .kernel = route.kernel->name,
+                      .family = route.kernel->family,
+                      .problem = key_of(problem),
+                      .flops = cost.flops,
+                      .bytes = cost.bytes,
+                      .math = cost.math});
   }
 }
 
-template <Operator Op>
-void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
-  if (!check_calls()) [[likely]] return launch_unchecked(route, args, problem);
+template <Operator Op> void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+  if (!check_calls()) [[likely]]
+    return launch_unchecked(route, args, problem);
   const OutputBytes before = bytes_of(Op::outputs(args));
   launch_unchecked(route, args, problem);
   verify<Op>(args, problem, route.kernel->name, before);

@@ -17,8 +17,7 @@ std::vector<std::pair<std::string_view, std::string_view>> split_pairs(std::stri
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
     if (item.empty()) continue;
     const size_t equals = item.find('=');
-    if (equals == std::string_view::npos)
-      fail(Code::invalid_argument, str("problem: item is \"", item, "\"; expected name=value"));
+    if (equals == std::string_view::npos) fail(Code::invalid_argument, str("problem: item is \"", item, "\"; expected name=value"));
     pairs.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
   return pairs;

@@ -80,9 +80,12 @@ template <class Op>
 Route<Op> choose(const typename Op::Problem& problem, const Device& device, std::vector<Candidate<Op>>& all, std::string* why) {
   const Candidate<Op>* best = nullptr;
   Route<Op> route{.device = &device};
-  const auto say = [&](auto&&... parts) { if (why != nullptr) *why = str(parts...); };
+  const auto say = [&](auto&&... parts) {
+    if (why != nullptr) *why = str(parts...);
+  };
   if (const std::string forced = forced_kernel(Op::name); !forced.empty()) {
-    for (const auto& c : all) if (forced == c.kernel->name) best = &c;
+    for (const auto& c : all)
+      if (forced == c.kernel->name) best = &c;
     if (best == nullptr) {
       std::string known;
       for (const auto& c : all) known += str(known.empty() ? "" : ", ", c.kernel->name);
@@ -97,7 +100,8 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
   if (best == nullptr) {
     for (const TunedRow* row : tuned_rows(Op::name, device, key_of(problem))) {
       Candidate<Op>* match = nullptr;
-      for (auto& c : all) if (row->kernel == c.kernel->name) match = &c;
+      for (auto& c : all)
+        if (row->kernel == c.kernel->name) match = &c;
       std::string reason;
       if (match == nullptr) reason = "unknown kernel";
       else if (!match->support.ok) reason = match->support.reason;
@@ -138,7 +142,9 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
   struct Shared {
     std::shared_mutex mutex;
     uint32_t generation = 0;
-    struct Hash { size_t operator()(const Problem& p) const { return hash_of(p); } };
+    struct Hash {
+      size_t operator()(const Problem& p) const { return hash_of(p); }
+    };
     std::unordered_map<Problem, Route<Op>, Hash> map;
   };
   // Per thread and op, direct mapped: no lock and no pointer chase on a hit. Made on first use; the bare pointer beside the
@@ -150,7 +156,8 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
   const uint64_t hash = hash_of(problem);
   if (slots != nullptr) [[likely]] {
     const Slot& slot = slots[hash % kSlots];
-    if (slot.generation == generation && slot.problem == problem) [[likely]] return slot.route;
+    if (slot.generation == generation && slot.problem == problem) [[likely]]
+      return slot.route;
   } else {
     static thread_local std::unique_ptr<Slot[]> owner;
     owner = std::make_unique<Slot[]>(kSlots);

@@ -77,7 +77,7 @@ std::string Cache::key_of(const Compiler& compiler, const CompileRequest& reques
   return hash.hex();
 }
 
-void Cache::count(uint64_t Counters::* what, uint64_t n) {
+void Cache::count(uint64_t Counters::*what, uint64_t n) {
   const std::lock_guard lock(counter_mutex_);
   counters_.*what += n;
 }
@@ -116,8 +116,8 @@ Cache::Access Cache::access() {
     access_ = Access::write;
   }
   if (!problem_.empty()) {
-    warn_once(LogTopic::jit, options_.root, "compiled kernels are ", access_ == Access::read ? "read from, but not kept in, the cache: "
-              : "not kept: ", problem_);
+    warn_once(LogTopic::jit, options_.root, "compiled kernels are ",
+              access_ == Access::read ? "read from, but not kept in, the cache: " : "not kept: ", problem_);
   }
   return access_;
 }
@@ -145,7 +145,8 @@ std::shared_ptr<const Binary> Cache::get(const Compiler& compiler, const Compile
   require(compiler.makes(*request.target), "jit: ", request.label, ": target is ", request.target->name, "; expected one that ",
           compiler.name(), " makes");
   if (options_.mode == JitMode::off) {
-    fail(Code::compile_failed, str("jit: ", request.label, " for ", request.target->name, " would be compiled at run time, and EITRI_JIT is off"));
+    fail(Code::compile_failed,
+         str("jit: ", request.label, " for ", request.target->name, " would be compiled at run time, and EITRI_JIT is off"));
   }
   Closure closure = include_closure(request.source);
   std::string key = key_of(compiler, request, closure);
@@ -230,11 +231,10 @@ void Cache::throw_stored_failure(Job& job) {
   count(&Counters::stored_failures);
   struct stat info = {};
   on_disk = on_disk || (access() != Access::none && ::stat(folder.c_str(), &info) == 0);
-  fail(Code::compile_failed,
-       str("jit: ", job.what(), " does not compile (", failure->compiler, " said so ", static_cast<int64_t>(age),
-           " s ago and is asked again when the source, the flags or the compiler change, or in ",
-           static_cast<int64_t>(options_.failure_s - age), " s):\n", failure->log, "\ncommand: ", failure->command,
-           on_disk ? "\nsource: " : "", on_disk ? str(folder, "/", failure->source) : std::string()));
+  fail(Code::compile_failed, str("jit: ", job.what(), " does not compile (", failure->compiler, " said so ", static_cast<int64_t>(age),
+                                 " s ago and is asked again when the source, the flags or the compiler change, or in ",
+                                 static_cast<int64_t>(options_.failure_s - age), " s):\n", failure->log, "\ncommand: ", failure->command,
+                                 on_disk ? "\nsource: " : "", on_disk ? str(folder, "/", failure->source) : std::string()));
 }
 
 /// Takes the lock, or waits for who has it: until the entry is there, the lock is free, or the time is up.
@@ -289,8 +289,8 @@ std::shared_ptr<const Binary> Cache::build(Job& job) {
     // Under the lock and after a second look (unless there is no lock), so that nobody's fresh entry is moved away.
     const bool moved = access() == Access::write && move_to_quarantine(options_.root, entry_folder(job.key), job.key);
     if (moved) count(&Counters::quarantined);
-    warn_once(LogTopic::jit, job.key, "the cached ", job.what(), " is damaged (", job.corrupt, "); it is ",
-              moved ? "set aside and " : "", "compiled again");
+    warn_once(LogTopic::jit, job.key, "the cached ", job.what(), " is damaged (", job.corrupt, "); it is ", moved ? "set aside and " : "",
+              "compiled again");
   }
   const auto start = Clock::now();
   log(LogLevel::info, LogTopic::jit, job.what(), ": compiling with ", job.compiler.name());
@@ -303,12 +303,24 @@ std::shared_ptr<const Binary> Cache::build(Job& job) {
       compiled.log += str(compiled.log.empty() ? "" : "\n", "the binary cannot be used: ", problem);
     }
   }
-  Manifest manifest = {.key = job.key, .failed = !compiled.ok, .label = job.request.label, .target = job.request.target->name,
-                       .compiler = std::string(job.compiler.name()), .identity = job.compiler.identity(),
-                       .source = job.request.source.name, .defines = job.request.defines, .flags = job.request.flags,
-                       .system = job.closure.system, .closure = {{job.request.source.name, sha256(job.request.source.text)}},
-                       .command = compiled.command, .log = compiled.log, .created = ::time(nullptr), .seconds = seconds_since(start),
-                       .file = {}, .size = 0, .checksum = {}};
+  Manifest manifest = {.key = job.key,
+                       .failed = !compiled.ok,
+                       .label = job.request.label,
+                       .target = job.request.target->name,
+                       .compiler = std::string(job.compiler.name()),
+                       .identity = job.compiler.identity(),
+                       .source = job.request.source.name,
+                       .defines = job.request.defines,
+                       .flags = job.request.flags,
+                       .system = job.closure.system,
+                       .closure = {{job.request.source.name, sha256(job.request.source.text)}},
+                       .command = compiled.command,
+                       .log = compiled.log,
+                       .created = ::time(nullptr),
+                       .seconds = seconds_since(start),
+                       .file = {},
+                       .size = 0,
+                       .checksum = {}};
   for (const auto& [name, text] : job.closure.headers) manifest.closure.emplace_back(name, sha256(text));
   if (!compiled.ok) refuse(job, compiled, std::move(manifest));
 
@@ -367,8 +379,8 @@ void Cache::refuse(Job& job, const Compiled& compiled, Manifest&& manifest) {
       }
     }
   }
-  fail(Code::compile_failed, str("jit: ", job.what(), " does not compile (", job.compiler.name(), "):\n", compiled.log, "\ncommand: ",
-                                 compiled.command, kept.empty() ? "" : "\nsource: ", kept));
+  fail(Code::compile_failed, str("jit: ", job.what(), " does not compile (", job.compiler.name(), "):\n", compiled.log,
+                                 "\ncommand: ", compiled.command, kept.empty() ? "" : "\nsource: ", kept));
 }
 
 Cache& default_cache() {

@@ -27,7 +27,7 @@ struct CacheOptions {
   std::string lock_folder = default_lock_folder();
   JitMode mode = JitMode::on;
   uint64_t max_bytes = uint64_t{4} << 30;  // the longest unused entries beyond it go
-  double wait_s = 60;  // for another process that compiles the same; then we compile as well
+  double wait_s = 60;                      // for another process that compiles the same; then we compile as well
   /// A refused source is refused again without asking the compiler, until its key changes or this much time has passed: a
   /// cause outside the key (a missing system header, say) may have been mended.
   double failure_s = 600;
@@ -39,26 +39,26 @@ enum class Origin : uint8_t { memory, disk, compiled };
 struct Binary {
   std::string key;
   const Target* target = nullptr;
-  std::string bytes;  // verified
-  std::string path;   // of the file on disk; empty when it is only here
-  std::string log;    // what the compiler said
+  std::string bytes;                 // verified
+  std::string path;                  // of the file on disk; empty when it is only here
+  std::string log;                   // what the compiler said
   Origin origin = Origin::compiled;  // where the first get() of this process had it from
   double seconds = 0;                // what the compile took, whoever did it
 };
 
 struct Counters {
   uint64_t memory = 0, disk = 0, compiled = 0, failed = 0;  // answers
-  uint64_t stored_failures = 0;  // failures that were shown again
+  uint64_t stored_failures = 0;                             // failures that were shown again
   uint64_t waits = 0, waits_given_up = 0, quarantined = 0, evicted = 0, unpublished = 0;
 };
 
 /// What `eitri cache` shows.
 struct EntryInfo {
   std::string key, folder;
-  Manifest manifest;       // of a corrupt entry: empty
-  uint64_t bytes = 0;      // on disk, all files
-  int64_t used_ns = 0;     // last use, since 1970
-  std::string problem;     // why it is corrupt
+  Manifest manifest;    // of a corrupt entry: empty
+  uint64_t bytes = 0;   // on disk, all files
+  int64_t used_ns = 0;  // last use, since 1970
+  std::string problem;  // why it is corrupt
 };
 
 class Cache {
@@ -131,11 +131,11 @@ class Cache {
   Access access_ = Access::unknown;
   std::string problem_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
-  std::set<std::string> used_;      // keys that this process has had
+  std::set<std::string> used_;           // keys that this process has had
   uint64_t unscanned_ = UINT64_MAX / 2;  // bytes published since the last look at the size; large: look at once
   mutable std::mutex counter_mutex_;
   Counters counters_;
-  void count(uint64_t Counters::* what, uint64_t n = 1);
+  void count(uint64_t Counters::*what, uint64_t n = 1);
 };
 
 /// The process's cache, by the settings: EITRI_CACHE_DIR/jit, EITRI_JIT.

@@ -28,9 +28,21 @@ class ClangAmd final : public Compiler {
   Compiled compile(const CompileRequest& request, const Closure& closure) const override {
     // -nostdlibinc: the system's headers are no part of clang's version. -cuid: without it clang makes a symbol name of the
     // place of the file.
-    std::vector<std::string> argv = {path_, "-x", "hip", str("--offload-arch=", request.target->name), "--cuda-device-only",
-                                     "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-nostdlibinc", "-std=c++20", "-O3",
-                                     "-mcode-object-version=5", "-ffp-contract=off", "-cuid=0", "-I."};
+    std::vector<std::string> argv = {path_,
+                                     "-x",
+                                     "hip",
+                                     str("--offload-arch=", request.target->name),
+                                     "--cuda-device-only",
+                                     "--no-gpu-bundle-output",
+                                     "-nogpulib",
+                                     "-nogpuinc",
+                                     "-nostdlibinc",
+                                     "-std=c++20",
+                                     "-O3",
+                                     "-mcode-object-version=5",
+                                     "-ffp-contract=off",
+                                     "-cuid=0",
+                                     "-I."};
     append_defines(argv, request);
     argv.insert(argv.end(), request.flags.begin(), request.flags.end());
     argv.insert(argv.end(), {"-o", kOutputName, request.source.name});
@@ -90,7 +102,8 @@ FoundCompiler find_clang_amd(const std::string& path) {
     reasons += str(reasons.empty() ? "" : "; ", found.reason);
   }
   if (!reasons.empty()) return {nullptr, reasons};
-  return {nullptr, str("neither clang++-", kNewest, " … clang++-", kOldest, " nor clang++ is in PATH, nor /opt/rocm/llvm/bin/clang++ there "
+  return {nullptr, str("neither clang++-", kNewest, " … clang++-", kOldest,
+                       " nor clang++ is in PATH, nor /opt/rocm/llvm/bin/clang++ there "
                        "(Debian: clang-22 and lld-22)")};
 }
 

@@ -32,8 +32,8 @@ std::string without_folder(std::string text, const std::string& folder) {
 }
 
 /// One attempt. False when the folder was too full to tell anything about the source.
-bool attempt_compile(const Scratch& scratch, const std::vector<std::string>& argv, const CompileRequest& request,
-                     const Closure& closure, Compiled& out) {
+bool attempt_compile(const Scratch& scratch, const std::vector<std::string>& argv, const CompileRequest& request, const Closure& closure,
+                     Compiled& out) {
   try {
     write_sources(scratch, request, closure);
   } catch (const Error& error) {
@@ -155,8 +155,8 @@ std::vector<std::string> library_folders(const std::vector<std::string>& prefixe
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const std::string prefix = environment(name); !prefix.empty()) packages.push_back(prefix + "/lib/python3*/site-packages");
   }
-  packages.insert(packages.end(), {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
-                                   "/usr/lib/python3*/dist-packages"});
+  packages.insert(packages.end(),
+                  {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages", "/usr/lib/python3*/dist-packages"});
   for (const std::string& folder : packages) {
     // One folder per major version since 13, one per library before.
     for (const char* kind : {"/nvidia/cu[0-9]*/lib", "/nvidia/*/lib"}) {

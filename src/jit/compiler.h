@@ -14,8 +14,8 @@
 namespace eitri::jit {
 
 struct CompileRequest {
-  std::string label = {};  // whose kernel it is, for messages and lists; no part of the key
-  SourceBundle source = {};  // kernels are extern "C"
+  std::string label = {};                 // whose kernel it is, for messages and lists; no part of the key
+  SourceBundle source = {};               // kernels are extern "C"
   std::vector<std::string> defines = {};  // "TILE_M=64" or "NAME"
   std::vector<std::string> flags = {};    // passed on as they are; those that read further files are refused
   const Target* target = nullptr;

@@ -20,7 +20,7 @@ struct Kind {
 
 /// In order of preference.
 constexpr std::array kKinds = {
-    Kind{"nvrtc", Machine::cuda, find_nvrtc}, Kind{"nvcc", Machine::cuda, find_nvcc},     Kind{"clang", Machine::amd, find_clang_amd},
+    Kind{"nvrtc", Machine::cuda, find_nvrtc},  Kind{"nvcc", Machine::cuda, find_nvcc},     Kind{"clang", Machine::amd, find_clang_amd},
     Kind{"hiprtc", Machine::amd, find_hiprtc}, Kind{"host", Machine::host, find_host_cxx},
 };
 
@@ -94,8 +94,8 @@ const Compiler& compiler_for(const Target& target) {
     if (kKinds[i].machine != target.machine) continue;
     const FoundCompiler& found = look(all, i);
     if (found.compiler && found.compiler->makes(target)) return *found.compiler;
-    const std::string reason = str("; ", kKinds[i].name, ": ",
-                                   found.compiler ? str("version too old, ", found.compiler->identity()) : found.reason);
+    const std::string reason =
+        str("; ", kKinds[i].name, ": ", found.compiler ? str("version too old, ", found.compiler->identity()) : found.reason);
     if (reasons.find(reason) == std::string::npos) reasons += reason;
   }
   fail(Code::unsupported, str("jit: no compiler for ", target.name, reasons));
@@ -115,11 +115,41 @@ std::vector<CompilerState> compiler_states() {
 
 void check_request(const CompileRequest& request) {
   // Further files are not in the key; "native" means another machine elsewhere; the rest moves or hides the output.
-  static constexpr std::string_view kRefused[] = {
-      "-I",       "-i",      "-L",       "-B",      "-x",        "-o",       "-E",        "-S",       "-c",         "-M",      "@",
-      "-specs",   "--specs", "-wrapper", "-Xclang", "--include", "-fplugin", "-fprofile", "-save-temps", "--keep", "-dumpdir", "--config",
-      "-include", "--sysroot", "-no-canonical-prefixes", "-fuse-ld", "-ccbin", "-pch", "--pch", "--use-pch", "--create-pch", "-pre-include",
-      "-Wl,",     "-Wp,",     "-Wa,"};
+  static constexpr std::string_view kRefused[] = {"-I",
+                                                  "-i",
+                                                  "-L",
+                                                  "-B",
+                                                  "-x",
+                                                  "-o",
+                                                  "-E",
+                                                  "-S",
+                                                  "-c",
+                                                  "-M",
+                                                  "@",
+                                                  "-specs",
+                                                  "--specs",
+                                                  "-wrapper",
+                                                  "-Xclang",
+                                                  "--include",
+                                                  "-fplugin",
+                                                  "-fprofile",
+                                                  "-save-temps",
+                                                  "--keep",
+                                                  "-dumpdir",
+                                                  "--config",
+                                                  "-include",
+                                                  "--sysroot",
+                                                  "-no-canonical-prefixes",
+                                                  "-fuse-ld",
+                                                  "-ccbin",
+                                                  "-pch",
+                                                  "--pch",
+                                                  "--use-pch",
+                                                  "--create-pch",
+                                                  "-pre-include",
+                                                  "-Wl,",
+                                                  "-Wp,",
+                                                  "-Wa,"};
   require(request.target != nullptr, "jit: the request for ", request.label, " has no target");
   for (const std::string& flag : request.flags) {
     require(flag.size() > 1 && (flag[0] == '-' || flag[0] == '@') && flag.find('\0') == std::string::npos, "jit: ", request.label,
@@ -131,7 +161,8 @@ void check_request(const CompileRequest& request) {
   }
   for (const std::string& define : request.defines) {
     const size_t name_end = std::min(define.find('='), define.size());
-    bool ok = name_end > 0 && !(define[0] >= '0' && define[0] <= '9') && define.find_first_of(std::string_view("\0\n", 2)) == std::string::npos;
+    bool ok =
+        name_end > 0 && !(define[0] >= '0' && define[0] <= '9') && define.find_first_of(std::string_view("\0\n", 2)) == std::string::npos;
     for (const char c : std::string_view(define).substr(0, name_end)) {
       ok &= c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     }

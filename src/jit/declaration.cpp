@@ -15,7 +15,8 @@ struct ScalarName {
   const char* name;
   UserScalar type;
 };
-constexpr ScalarName kScalarTypes[] = {{"f32", UserScalar::f32}, {"f64", UserScalar::f64}, {"i32", UserScalar::i32}, {"i64", UserScalar::i64}};
+constexpr ScalarName kScalarTypes[] = {
+    {"f32", UserScalar::f32}, {"f64", UserScalar::f64}, {"i32", UserScalar::i32}, {"i64", UserScalar::i64}};
 
 constexpr int64_t kMaxFactor = int64_t{1} << 40;
 
@@ -42,9 +43,9 @@ class Parser {
  private:
   template <class... Parts> [[noreturn]] void refuse(const Parts&... wanted) const {
     const std::string_view rest = text_.substr(at_, 20);
-    fail(Code::invalid_argument, str("user op: the declaration \"", text_.substr(0, 200), "\" has ",
-                                     rest.empty() ? std::string("its end") : str("\"", rest, "\""), " at character ", at_ + 1, "; expected ",
-                                     wanted...));
+    fail(Code::invalid_argument,
+         str("user op: the declaration \"", text_.substr(0, 200), "\" has ", rest.empty() ? std::string("its end") : str("\"", rest, "\""),
+             " at character ", at_ + 1, "; expected ", wanted...));
   }
 
   void skip_space() {
@@ -69,7 +70,8 @@ class Parser {
   /// Names become C++ identifiers in the generated source, where eitri_ is ours.
   std::string name(std::string_view what) {
     const std::string_view found = word();
-    if (found.empty() || found.size() > 64 || found.starts_with("eitri_") || found.find("__") != std::string_view::npos || found[0] == '_') {
+    if (found.empty() || found.size() > 64 || found.starts_with("eitri_") || found.find("__") != std::string_view::npos ||
+        found[0] == '_') {
       refuse(what, " (letters, digits and _, at most 64, not starting with _ or eitri_)");
     }
     at_ += found.size();
@@ -90,7 +92,8 @@ class Parser {
     for (const UserParameter& other : out_.parameters) {
       if (other.name == p.name) at_ = start, refuse("another name (", p.name, " is taken)");
     }
-    if (std::find(out_.extents.begin(), out_.extents.end(), p.name) != out_.extents.end()) at_ = start, refuse("another name (", p.name, " is an extent)");
+    if (std::find(out_.extents.begin(), out_.extents.end(), p.name) != out_.extents.end())
+      at_ = start, refuse("another name (", p.name, " is an extent)");
     expect(':');
     bool said_use = true;
     if (accept_word("inout")) p.use = UserUse::inout;
@@ -106,7 +109,8 @@ class Parser {
       tensor(p, type, type_start);
     } else {
       at_ = type_start;
-      const auto* found = std::find_if(std::begin(kScalarTypes), std::end(kScalarTypes), [&](const ScalarName& s) { return s.name == type; });
+      const auto* found =
+          std::find_if(std::begin(kScalarTypes), std::end(kScalarTypes), [&](const ScalarName& s) { return s.name == type; });
       if (found == std::end(kScalarTypes)) refuse("a scalar type (f32, f64, i32, i64) or a tensor type with its extents, such as f32[n]");
       if (said_use && p.use != UserUse::in) refuse("a tensor (a scalar cannot be written to)");
       if (p.strided) refuse("a tensor (a scalar has no strides)");

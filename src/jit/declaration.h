@@ -31,8 +31,8 @@ struct UserParameter {
   std::string name;
   UserUse use = UserUse::in;
   bool strided = false;
-  DType dtype = DType::none;               // of a tensor
-  UserScalar scalar = UserScalar::none;    // of a scalar
+  DType dtype = DType::none;             // of a tensor
+  UserScalar scalar = UserScalar::none;  // of a scalar
   std::vector<UserExtent> shape = {};
   std::string type = {};  // as declared: "f32[n, 2*k]"
   bool is_tensor() const { return scalar == UserScalar::none; }

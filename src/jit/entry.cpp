@@ -91,11 +91,11 @@ std::string cut(const std::string& log) {
 std::string to_text(const Manifest& m) {
   nlohmann::ordered_json closure = nlohmann::ordered_json::array();
   for (const auto& [name, sum] : m.closure) closure.push_back({name, sum});
-  const nlohmann::ordered_json j = {
-      {"key", m.key},           {"failed", m.failed},   {"label", m.label},     {"target", m.target},   {"compiler", m.compiler},
-      {"identity", m.identity}, {"source", m.source},   {"defines", m.defines}, {"flags", m.flags},     {"system", m.system},
-      {"closure", closure},     {"created", m.created}, {"seconds", m.seconds}, {"command", m.command}, {"file", m.file},
-      {"size", m.size},         {"checksum", m.checksum}, {"log", cut(m.log)}};
+  const nlohmann::ordered_json j = {{"key", m.key},           {"failed", m.failed},     {"label", m.label},   {"target", m.target},
+                                    {"compiler", m.compiler}, {"identity", m.identity}, {"source", m.source}, {"defines", m.defines},
+                                    {"flags", m.flags},       {"system", m.system},     {"closure", closure}, {"created", m.created},
+                                    {"seconds", m.seconds},   {"command", m.command},   {"file", m.file},     {"size", m.size},
+                                    {"checksum", m.checksum}, {"log", cut(m.log)}};
   // Compilers quote sources in whatever encoding these have.
   const std::string body = j.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   return str(kMagic, sha256(body), "\n", body);

@@ -24,11 +24,11 @@ struct Manifest {
   std::vector<std::string> defines, flags, system;
   std::vector<std::pair<std::string, std::string>> closure;  // name and SHA-256 of the main text and of each header
   std::string command, log;
-  int64_t created = 0;     // seconds since 1970
-  double seconds = 0;      // what the compile took
-  std::string file;        // the binary's name; empty for a failure
+  int64_t created = 0;  // seconds since 1970
+  double seconds = 0;   // what the compile took
+  std::string file;     // the binary's name; empty for a failure
   uint64_t size = 0;
-  std::string checksum;    // SHA-256 of the binary
+  std::string checksum;  // SHA-256 of the binary
 };
 
 /// The manifest as the file has it: a line with its own checksum, then JSON.

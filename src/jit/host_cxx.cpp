@@ -17,8 +17,8 @@ class HostCxx final : public Compiler {
   bool makes(const Target& target) const override { return target.machine == Machine::host; }
 
   Compiled compile(const CompileRequest& request, const Closure& closure) const override {
-    std::vector<std::string> argv = {path_, "-x", "c++", "-std=c++20", "-O3", "-Wall", "-fPIC", "-fvisibility=hidden",
-                                     "-ffp-contract=off", "-fno-math-errno"};
+    std::vector<std::string> argv = {
+        path_, "-x", "c++", "-std=c++20", "-O3", "-Wall", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"};
     if (request.target->elf_machine == target_named("x86-64").elf_machine) argv.push_back(str("-march=", request.target->name));
     argv.push_back("-I.");
     append_defines(argv, request);

@@ -62,7 +62,8 @@ BuildLock::BuildLock(const std::string& folder, const std::string& key, const st
   fd_ = fd;
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
-  const std::string note = str(::getpid(), "\t", one_field(host), "\t", static_cast<long long>(::time(nullptr)), "\t", one_field(subject), "\t\n");
+  const std::string note =
+      str(::getpid(), "\t", one_field(host), "\t", static_cast<long long>(::time(nullptr)), "\t", one_field(subject), "\t\n");
   // A note that cannot be written is only missed by those who wait.
   [[maybe_unused]] const bool noted =
       ::ftruncate(fd, 0) == 0 && ::pwrite(fd, note.data(), note.size(), 0) == static_cast<ssize_t>(note.size());

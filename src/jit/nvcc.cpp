@@ -20,8 +20,8 @@ class Nvcc final : public Compiler {
   bool makes(const Target& target) const override { return target.machine == Machine::cuda; }
 
   Compiled compile(const CompileRequest& request, const Closure& closure) const override {
-    std::vector<std::string> argv = {path_, "-cubin", str("-arch=", request.target->name), "-ccbin", host_, "-x", "cu",
-                                     "-std=c++20", "-O3", "--fmad=false", "-I."};
+    std::vector<std::string> argv = {
+        path_, "-cubin", str("-arch=", request.target->name), "-ccbin", host_, "-x", "cu", "-std=c++20", "-O3", "--fmad=false", "-I."};
     append_defines(argv, request);
     argv.insert(argv.end(), request.flags.begin(), request.flags.end());
     argv.insert(argv.end(), {"-o", kOutputName, request.source.name});

@@ -28,8 +28,9 @@ FoundCompiler find_nvrtc(const std::string& path) {
     library = find_library(library_folders(prefixes), "libnvrtc.so");
   }
   if (library.empty()) {
-    return {nullptr, "libnvrtc.so is neither in LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda*, the system's folders nor in a Python "
-                     "environment (package nvidia-cuda-nvrtc)"};
+    return {nullptr,
+            "libnvrtc.so is neither in LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda*, the system's folders nor in a Python "
+            "environment (package nvidia-cuda-nvrtc)"};
   }
   if (::access(library.c_str(), R_OK) != 0) return {nullptr, str(library, " cannot be read")};
   // Half of the compiler is a second library that NVRTC loads from beside itself.

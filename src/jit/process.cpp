@@ -119,8 +119,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOpt
 
   const std::vector<std::string> environment = child_environment(options.folder);
   pid_t child = 0;
-  const int error = ::posix_spawn(&child, argv[0].c_str(), &setup.actions, &setup.attributes, pointers(argv).data(),
-                                  pointers(environment).data());
+  const int error =
+      ::posix_spawn(&child, argv[0].c_str(), &setup.actions, &setup.attributes, pointers(argv).data(), pointers(environment).data());
   ::close(ends[1]);
   if (error != 0) {
     ::close(ends[0]);
@@ -167,8 +167,9 @@ ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOpt
 std::string command_line(const std::vector<std::string>& argv) {
   std::string out;
   for (const std::string& word : argv) {
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                                               "_-+=./:,@%^") == std::string::npos;
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                            "_-+=./:,@%^") == std::string::npos;
     if (!out.empty()) out += ' ';
     if (plain) {
       out += word;

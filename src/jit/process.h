@@ -8,9 +8,9 @@
 namespace eitri::jit {
 
 struct ProcessOptions {
-  std::string folder = {};       // working folder; empty: ours
-  double time_limit_s = 120;     // then the child's whole process group is killed
-  size_t max_output = 1 << 20;   // bytes of output that are kept; the rest is read and dropped
+  std::string folder = {};      // working folder; empty: ours
+  double time_limit_s = 120;    // then the child's whole process group is killed
+  size_t max_output = 1 << 20;  // bytes of output that are kept; the rest is read and dropped
 };
 
 struct ProcessResult {

@@ -10,11 +10,11 @@
 namespace eitri::jit {
 
 struct RtcKind {
-  const char* name;         // "nvrtc"
-  const char* prefix;       // of its functions
-  const char* get_binary;   // "GetCUBIN": after the prefix; the size function has "Size" behind it
+  const char* name;        // "nvrtc"
+  const char* prefix;      // of its functions
+  const char* get_binary;  // "GetCUBIN": after the prefix; the size function has "Size" behind it
   Machine machine;
-  const char* arch_option;  // in front of the target's name
+  const char* arch_option;           // in front of the target's name
   std::vector<std::string> options;  // ours, before the caller's
 };
 

@@ -48,7 +48,7 @@ std::string without_comments(std::string_view text) {
       }
     } else if (text[i] == '"' || text[i] == '\'') {
       const char quote = text[i];
-      do {  // a literal ends on its line at the latest; 1'000 looks like one and ends there too
+      do {                        // a literal ends on its line at the latest; 1'000 looks like one and ends there too
         if (starts(i, "\\\n")) {  // goes on in the next line
           i += 2;
           continue;

@@ -18,12 +18,9 @@ namespace {
 constexpr uint16_t kElfCuda = 190, kElfAmd = 224;  // EM_CUDA, EM_AMDGPU: newer than some elf.h
 
 constexpr std::array kTargets = {
-    Target{"sm_90a", Machine::cuda, "cubin", kElfCuda, 90},
-    Target{"gfx942", Machine::amd, "co", kElfAmd, 0x4c},
-    Target{"gfx950", Machine::amd, "co", kElfAmd, 0x4f},
-    Target{"x86-64", Machine::host, "so", EM_X86_64, 0},
-    Target{"x86-64-v3", Machine::host, "so", EM_X86_64, 0},
-    Target{"x86-64-v4", Machine::host, "so", EM_X86_64, 0},
+    Target{"sm_90a", Machine::cuda, "cubin", kElfCuda, 90}, Target{"gfx942", Machine::amd, "co", kElfAmd, 0x4c},
+    Target{"gfx950", Machine::amd, "co", kElfAmd, 0x4f},    Target{"x86-64", Machine::host, "so", EM_X86_64, 0},
+    Target{"x86-64-v3", Machine::host, "so", EM_X86_64, 0}, Target{"x86-64-v4", Machine::host, "so", EM_X86_64, 0},
     Target{"aarch64", Machine::host, "so", EM_AARCH64, 0},
 };
 

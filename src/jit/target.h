@@ -11,7 +11,7 @@ namespace eitri::jit {
 enum class Machine : uint8_t { cuda, amd, host };
 
 struct Target {
-  const char* name;      // "sm_90a", "gfx942", "x86-64-v3"
+  const char* name;  // "sm_90a", "gfx942", "x86-64-v3"
   Machine machine;
   const char* suffix;    // of artefacts: "cubin", "co", "so"
   uint16_t elf_machine;  // e_machine of the ELF header

@@ -49,11 +49,14 @@ void* load_from_memory(const Binary& binary, std::string& why) {
   return library;
 }
 
-std::string wanted_type(const UserParameter& p) { return p.is_tensor() ? str(p.strided ? "strided " : "", p.type) : str("a number of type ", p.type); }
+std::string wanted_type(const UserParameter& p) {
+  return p.is_tensor() ? str(p.strided ? "strided " : "", p.type) : str("a number of type ", p.type);
+}
 
 /// "op: x <got>; expected <type><more>"; no text is made unless it is needed.
 template <class... Got> void want(bool ok, const std::string& op, const UserParameter& p, const char* more, const Got&... got) {
-  if (!ok) [[unlikely]] fail(Code::invalid_argument, str(op, ": ", p.name, got..., "; expected ", wanted_type(p), more));
+  if (!ok) [[unlikely]]
+    fail(Code::invalid_argument, str(op, ": ", p.name, got..., "; expected ", wanted_type(p), more));
 }
 
 }  // namespace
@@ -68,7 +71,8 @@ void UserOp::call(std::span<const UserValue> args) const {
   int64_t extents[kMaxUserExtents];
   check(args, arguments, extents);
   Entry entry = entry_.load(std::memory_order_acquire);
-  if (entry == nullptr) [[unlikely]] entry = load();
+  if (entry == nullptr) [[unlikely]]
+    entry = load();
   entry(arguments, extents);
 }
 
@@ -100,7 +104,8 @@ void UserOp::check_scalar(const UserParameter& p, const UserValue& value, Argume
   want(value.kind_ != Kind::huge, op, p, "", " is an integer of 2^63 or more");
   if (p.scalar == UserScalar::f32 || p.scalar == UserScalar::f64) {
     out.real = value.kind_ == Kind::real ? value.real_ : static_cast<double>(value.integer_);
-    const bool fits = p.scalar == UserScalar::f64 || !std::isfinite(out.real) || std::fabs(out.real) <= double{std::numeric_limits<float>::max()};
+    const bool fits =
+        p.scalar == UserScalar::f64 || !std::isfinite(out.real) || std::fabs(out.real) <= double{std::numeric_limits<float>::max()};
     want(fits, op, p, "", " is the number ", out.real);
     return;
   }
@@ -154,7 +159,8 @@ void UserOp::bind_extents(std::span<const UserValue> args, int64_t* extents) con
       return;
     }
     if (from[e.name] < 0) {
-      fail(Code::invalid_argument, str(d.name, ": ", p.name, " is ", *args[i].view_, "; expected ", wanted_type(p), " (a multiple of ", e.factor, ")"));
+      fail(Code::invalid_argument,
+           str(d.name, ": ", p.name, " is ", *args[i].view_, "; expected ", wanted_type(p), " (a multiple of ", e.factor, ")"));
     }
     // check_view has limited `value`, but not the product.
     int64_t product = 0;

@@ -30,10 +30,10 @@ class UserValue {
  public:
   UserValue(const View& view) : kind_(Kind::tensor), view_(&view) {}
   template <class T>
-    requires std::is_arithmetic_v<T>
-  UserValue(T value) {
+  requires std::is_arithmetic_v<T> UserValue(T value) {
     if constexpr (std::is_floating_point_v<T>) kind_ = Kind::real, real_ = static_cast<double>(value);
-    else if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) kind_ = value > INT64_MAX ? Kind::huge : Kind::integer, integer_ = static_cast<int64_t>(value);
+    else if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
+      kind_ = value > INT64_MAX ? Kind::huge : Kind::integer, integer_ = static_cast<int64_t>(value);
     else kind_ = Kind::integer, integer_ = value;
   }
 
@@ -50,9 +50,9 @@ class UserValue {
 
 struct UserSource {
   std::string body;
-  std::string before = {};  // in front of the function: includes, types, functions
+  std::string before = {};              // in front of the function: includes, types, functions
   std::vector<std::string> flags = {};  // "-fopenmp", "-ffast-math", …
-  HeaderSet headers = {};   // what `before` may include by "name"
+  HeaderSet headers = {};               // what `before` may include by "name"
 };
 
 class UserOp {

@@ -7,7 +7,9 @@ namespace eitri {
 namespace {
 
 template <Operator Op> OpEntry entry() {
-  OpEntry e{.name = Op::name, .kernels = {}, .fields = field_names<typename Op::Problem>(),
+  OpEntry e{.name = Op::name,
+            .kernels = {},
+            .fields = field_names<typename Op::Problem>(),
             .explain = [](std::string_view text, const Device& device) {
               return explain<Op>(parse_problem<typename Op::Problem>(Op::name, text), device);
             }};

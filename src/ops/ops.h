@@ -41,8 +41,8 @@ struct KernelInfo {
 };
 struct OpEntry {
   const char* name;
-  std::vector<KernelInfo> kernels;     // in table order
-  std::vector<std::string> fields;     // of the Problem
+  std::vector<KernelInfo> kernels;  // in table order
+  std::vector<std::string> fields;  // of the Problem
   Explanation (*explain)(std::string_view problem, const Device& device);
 };
 /// Every op in list order. The first call checks the tables (names unique and prefixed by the op, the reference last)

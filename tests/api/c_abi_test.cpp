@@ -19,8 +19,7 @@ struct Tensor {
   std::vector<int64_t> shape;
   eitri_tensor t;
   Tensor(void* data, eitri_dtype dtype, std::vector<int64_t> extents)
-      : shape(std::move(extents)),
-        t{data, {1, 0}, static_cast<int32_t>(shape.size()), dtype, shape.data(), nullptr, 0} {}
+      : shape(std::move(extents)), t{data, {1, 0}, static_cast<int32_t>(shape.size()), dtype, shape.data(), nullptr, 0} {}
   Tensor(const Tensor&) = delete;
   const eitri_tensor* operator&() const { return &t; }
 };
@@ -145,8 +144,8 @@ TEST(CAbiMoe, a_layer_gives_the_bits_of_the_cpp_face) {
   std::vector<int32_t> ids = {0, 1, 2, 3, 1, -1};
   std::vector<uint16_t> out(kTokens * kHidden, 0xffff), same = out;
   Tensor tx(x.data(), kBf16, {kTokens, kHidden}), t1(w1.data(), kBf16, {kExperts, 2 * kInter, kHidden}),
-      t2(w2.data(), kBf16, {kExperts, kHidden, kInter}), tw(weights.data(), kF32, {kTokens, kTopK}),
-      ti(ids.data(), kI32, {kTokens, kTopK}), to(out.data(), kBf16, {kTokens, kHidden});
+      t2(w2.data(), kBf16, {kExperts, kHidden, kInter}), tw(weights.data(), kF32, {kTokens, kTopK}), ti(ids.data(), kI32, {kTokens, kTopK}),
+      to(out.data(), kBf16, {kTokens, kHidden});
   eitri_fused_moe_args args{};
   args.size = sizeof args;
   args.x = &tx;
@@ -160,10 +159,12 @@ TEST(CAbiMoe, a_layer_gives_the_bits_of_the_cpp_face) {
   args.weight_stage = EITRI_WEIGHT_SECOND_STAGE;
   ASSERT_EQ(eitri_fused_moe(&args, nullptr), EITRI_OK) << eitri_last_error();
   using eitri::DType;
-  eitri::fused_moe({.x = {x.data(), DType::bf16, {kTokens, kHidden}}, .w1 = {w1.data(), DType::bf16, {kExperts, 2 * kInter, kHidden}},
+  eitri::fused_moe({.x = {x.data(), DType::bf16, {kTokens, kHidden}},
+                    .w1 = {w1.data(), DType::bf16, {kExperts, 2 * kInter, kHidden}},
                     .w2 = {w2.data(), DType::bf16, {kExperts, kHidden, kInter}},
                     .topk_weights = {weights.data(), DType::f32, {kTokens, kTopK}},
-                    .topk_ids = {ids.data(), DType::i32, {kTokens, kTopK}}, .out = {same.data(), DType::bf16, {kTokens, kHidden}}});
+                    .topk_ids = {ids.data(), DType::i32, {kTokens, kTopK}},
+                    .out = {same.data(), DType::bf16, {kTokens, kHidden}}});
   EXPECT_EQ(out, same);
 }
 

@@ -86,22 +86,17 @@ TEST_F(FileTest, LongNamesAndRelativePaths) {
 
 TEST_F(FileTest, ReadingIsBounded) {
   write_file_atomic(path("x"), "12345");
-  EXPECT_EQ(refusal([&] { read_file(path("x"), 4); }),
-            "cannot read " + path("x") + ": more than 4 bytes");
+  EXPECT_EQ(refusal([&] { read_file(path("x"), 4); }), "cannot read " + path("x") + ": more than 4 bytes");
   // /proc files say that their size is 0.
   EXPECT_GT(read_file("/proc/self/status", 1 << 20).size(), 0u);
   EXPECT_NE(refusal([&] { read_file("/proc/self/status", 10); }), "");
 }
 
 TEST_F(FileTest, ReadingNamesPathAndReason) {
-  EXPECT_EQ(refusal([&] { read_file(path("none"), 10); }),
-            "cannot open " + path("none") + ": No such file or directory");
-  EXPECT_EQ(refusal([&] { read_file(folder, 10); }),
-            "cannot read " + folder + ": not a regular file");
+  EXPECT_EQ(refusal([&] { read_file(path("none"), 10); }), "cannot open " + path("none") + ": No such file or directory");
+  EXPECT_EQ(refusal([&] { read_file(folder, 10); }), "cannot read " + folder + ": not a regular file");
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_NE(refusal([&] { read_file(path("pipe"), 10); }).find("not a regular file"),
-            std::string::npos)
-      << "a pipe must not block";
+  EXPECT_NE(refusal([&] { read_file(path("pipe"), 10); }).find("not a regular file"), std::string::npos) << "a pipe must not block";
   EXPECT_NE(refusal([&] { MappedFile map(path("pipe")); }), "");
 }
 
@@ -110,8 +105,7 @@ TEST_F(FileTest, FailedWritesLeaveNothingBehind) {
             "cannot create a file in " + path("none") + ": No such file or directory");
   // The target is a folder: everything succeeds up to the rename.
   fs::create_directory(path("taken"));
-  EXPECT_NE(refusal([&] { write_file_atomic(path("taken"), "x"); }).find("cannot replace"),
-            std::string::npos);
+  EXPECT_NE(refusal([&] { write_file_atomic(path("taken"), "x"); }).find("cannot replace"), std::string::npos);
   EXPECT_EQ(files(), std::vector<std::string>{"taken"});
 }
 
@@ -123,8 +117,7 @@ TEST_F(FileTest, FullDiskKeepsTheOldFile) {
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   const struct rlimit small = {4096, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message =
-      refusal([&] { write_file_atomic(path("x"), std::string(10000, 'n')); });
+  const std::string message = refusal([&] { write_file_atomic(path("x"), std::string(10000, 'n')); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(message, "cannot write " + path("x") + ": File too large");
@@ -135,8 +128,7 @@ TEST_F(FileTest, FullDiskKeepsTheOldFile) {
 TEST_F(FileTest, UnwritableFolder) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_EQ(refusal([&] { write_file_atomic(path("x"), "x"); }),
-            "cannot create a file in " + folder + ": Permission denied");
+  EXPECT_EQ(refusal([&] { write_file_atomic(path("x"), "x"); }), "cannot create a file in " + folder + ": Permission denied");
 }
 
 TEST_F(FileTest, UnwritableFileSystem) {
@@ -194,21 +186,17 @@ TEST_F(FileTest, MakesPrivateFolders) {
 TEST_F(FileTest, RefusesFoldersOfOthers) {
   fs::create_directory(path("open"));
   fs::permissions(path("open"), fs::perms::all);
-  EXPECT_NE(refusal([&] { make_private_dir(path("open")); }).find("others may write to it"),
-            std::string::npos);
+  EXPECT_NE(refusal([&] { make_private_dir(path("open")); }).find("others may write to it"), std::string::npos);
   write_file_atomic(path("file"), "x");
-  EXPECT_NE(refusal([&] { make_private_dir(path("file")); }).find("not a folder"),
-            std::string::npos);
+  EXPECT_NE(refusal([&] { make_private_dir(path("file")); }).find("not a folder"), std::string::npos);
   EXPECT_NE(refusal([&] { make_private_dir(path("file/below")); }), "");
   EXPECT_NE(refusal([] { make_private_dir(""); }), "");
   const std::string foreign = path("foreign");
   fs::create_directory(foreign);
   if (::chown(foreign.c_str(), 12345, static_cast<gid_t>(-1)) != 0) {
-    EXPECT_NE(refusal([] { make_private_dir("/proc"); }).find("it belongs to user 0"),
-              std::string::npos);
+    EXPECT_NE(refusal([] { make_private_dir("/proc"); }).find("it belongs to user 0"), std::string::npos);
   } else {
-    EXPECT_NE(refusal([&] { make_private_dir(foreign); }).find("it belongs to user 12345"),
-              std::string::npos);
+    EXPECT_NE(refusal([&] { make_private_dir(foreign); }).find("it belongs to user 12345"), std::string::npos);
   }
 }
 

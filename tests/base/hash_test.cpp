@@ -22,8 +22,7 @@ template <class F> void expect_avalanche(F&& hash) {
     for (uint64_t sample = 0; sample < kSamples; ++sample) {
       // Small integers on purpose: that is what problem fields are.
       uint64_t change = hash(sample) ^ hash(sample ^ (uint64_t{1} << bit));
-      for (; change != 0; change &= change - 1)
-        ++flips[static_cast<size_t>(std::countr_zero(change))];
+      for (; change != 0; change &= change - 1) ++flips[static_cast<size_t>(std::countr_zero(change))];
     }
     for (int count : flips) {
       ASSERT_GT(count, kSamples * 0.42) << "input bit " << bit;

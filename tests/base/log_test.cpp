@@ -29,8 +29,7 @@ class LogTest : public testing::Test {
     forget_warnings();
   }
   static void collect(LogLevel level, LogTopic topic, std::string_view message, void* user) {
-    static_cast<LogTest*>(user)->lines.push_back(
-        str(to_string(level), " ", to_string(topic), ": ", message));
+    static_cast<LogTest*>(user)->lines.push_back(str(to_string(level), " ", to_string(topic), ": ", message));
   }
   std::vector<std::string> lines;
 
@@ -72,9 +71,7 @@ TEST_F(LogTest, WarnsOncePerKey) {
   for (int i = 0; i < 3; ++i) warn_once(LogTopic::backend, "a", "first ", i);
   warn_once(LogTopic::backend, "b", "other key");
   warn_once(LogTopic::route, "a", "other topic");
-  EXPECT_EQ(lines,
-            (std::vector<std::string>{"warning backend: first 0", "warning backend: other key",
-                                      "warning route: other topic"}));
+  EXPECT_EQ(lines, (std::vector<std::string>{"warning backend: first 0", "warning backend: other key", "warning route: other topic"}));
   set_log_level(LogTopic::jit, LogLevel::error);
   warn_once(LogTopic::jit, "c", "hidden");
   set_log_level(LogTopic::jit, LogLevel::warning);
@@ -130,8 +127,7 @@ TEST_F(LogTest, NamesRoundTrip) {
   for (int i = 0; i < kLogTopics; ++i) {
     EXPECT_EQ(log_topic_from(to_string(static_cast<LogTopic>(i))), static_cast<LogTopic>(i));
   }
-  for (LogLevel level :
-       {LogLevel::off, LogLevel::error, LogLevel::warning, LogLevel::info, LogLevel::debug}) {
+  for (LogLevel level : {LogLevel::off, LogLevel::error, LogLevel::warning, LogLevel::info, LogLevel::debug}) {
     EXPECT_EQ(log_level_from(to_string(level)), level);
   }
   EXPECT_FALSE(log_level_from("loud"));

@@ -37,8 +37,7 @@ struct Format {
       return sign * HUGE_VAL;
     }
     const double fraction = std::ldexp(mantissa, -mantissa_bits);
-    return sign * (exponent == 0 ? std::ldexp(fraction, 1 - bias)
-                                 : std::ldexp(1 + fraction, exponent - bias));
+    return sign * (exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias));
   }
 };
 
@@ -46,15 +45,7 @@ const std::vector<Format>& formats() {
   static const std::vector<Format> all = {
       {"f8e4m3", 4, 3, 7, decode_f8e4m3, encode_f8e4m3, {0x7f, 0xff}, {}, 0x7f},
       {"f8e4m3fnuz", 4, 3, 8, decode_f8e4m3fnuz, encode_f8e4m3fnuz, {0x80}, {}, 0x80, false},
-      {"f8e5m2",
-       5,
-       2,
-       15,
-       decode_f8e5m2,
-       encode_f8e5m2,
-       {0x7d, 0x7e, 0x7f, 0xfd, 0xfe, 0xff},
-       {0x7c, 0xfc},
-       0x7f},
+      {"f8e5m2", 5, 2, 15, decode_f8e5m2, encode_f8e5m2, {0x7d, 0x7e, 0x7f, 0xfd, 0xfe, 0xff}, {0x7c, 0xfc}, 0x7f},
       {"f4e2m1", 2, 1, 1, decode_f4e2m1, encode_f4e2m1, {}, {}, 0x7},
   };
   return all;
@@ -115,8 +106,7 @@ TEST(Numeric, SmallFloatsRoundTrip) {
       int want = code;
       if (std::isnan(value)) want = format.nan_code;
       if (std::isinf(value)) want = code - 1;  // saturates to the largest finite
-      EXPECT_EQ(format.encode(format.decode(static_cast<uint8_t>(code))), want)
-          << format.name << " code " << code;
+      EXPECT_EQ(format.encode(format.decode(static_cast<uint8_t>(code))), want) << format.name << " code " << code;
     }
   }
 }
@@ -180,8 +170,7 @@ template <class F> void for_many_floats(int shift, F&& f) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += uint64_t{1} << shift) {
     if (testing::Test::HasFatalFailure()) return;
     for (uint64_t half : {uint64_t{0}, uint64_t{1} << (shift - 1)}) {
-      for (uint64_t near : {-1, 0, 1})
-        f(std::bit_cast<float>(static_cast<uint32_t>(bits + half + near)));
+      for (uint64_t near : {-1, 0, 1}) f(std::bit_cast<float>(static_cast<uint32_t>(bits + half + near)));
     }
   }
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 4099) {
@@ -211,12 +200,10 @@ TEST(Numeric, F16RoundsAsTheModel) {
   // Subnormal results have ties that the grid of for_many_floats does not meet.
   for (int code = 0; code < 0x7c00; ++code) {
     const double low = decode_f16(static_cast<uint16_t>(code));
-    const double high =
-        code == 0x7bff ? 65536.0 : double{decode_f16(static_cast<uint16_t>(code + 1))};
+    const double high = code == 0x7bff ? 65536.0 : double{decode_f16(static_cast<uint16_t>(code + 1))};
     const auto tie = static_cast<float>((low + high) / 2);
     for (float x : {tie, std::nextafter(tie, kInf), std::nextafter(tie, 0.0f), -tie}) {
-      ASSERT_NO_FATAL_FAILURE(
-          expect_same(decode_f16(encode_f16(x)), rounded(x, 10, -14, 65504), x));
+      ASSERT_NO_FATAL_FAILURE(expect_same(decode_f16(encode_f16(x)), rounded(x, 10, -14, 65504), x));
     }
   }
 }
@@ -228,10 +215,8 @@ TEST(Numeric, Bf16RoundsAsTheModel) {
     ASSERT_EQ(std::bit_cast<uint32_t>(value), static_cast<uint32_t>(code) << 16);
     ASSERT_EQ(encode_bf16(value), std::isnan(value) ? bits | 0x40 : bits);
   }
-  for_many_floats(16, [](float x) {
-    ASSERT_NO_FATAL_FAILURE(
-        expect_same(decode_bf16(encode_bf16(x)), rounded(x, 7, -126, 0x1.fep127), x));
-  });
+  for_many_floats(16,
+                  [](float x) { ASSERT_NO_FATAL_FAILURE(expect_same(decode_bf16(encode_bf16(x)), rounded(x, 7, -126, 0x1.fep127), x)); });
   EXPECT_EQ(encode_bf16(std::bit_cast<float>(0x7f800001u)), 0x7fc0) << "never rounded to infinity";
 }
 
@@ -313,8 +298,7 @@ TEST(Numeric, E8m0EveryCode) {
   EXPECT_EQ(encode_e8m0(std::numeric_limits<float>::max()), 254) << "saturates, is not NaN";
 }
 
-static_assert(encode_f8e4m3(448.0f) == 0x7e && encode_f16(1.0f) == 0x3c00,
-              "usable at compile time");
+static_assert(encode_f8e4m3(448.0f) == 0x7e && encode_f16(1.0f) == 0x3c00, "usable at compile time");
 static_assert(encode_i8(-3.5f) == -4 && mx_scale_code<F4e2m1>(6.0f) == 127);
 
 }  // namespace

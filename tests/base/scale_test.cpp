@@ -26,8 +26,7 @@ float amax_of(const std::vector<float>& x) {
   return amax;
 }
 
-template <class Code>
-Block<Code> quantise(const std::vector<float>& x, float max, Code (*encode)(float)) {
+template <class Code> Block<Code> quantise(const std::vector<float>& x, float max, Code (*encode)(float)) {
   Block<Code> block;
   block.scale = scale_from_amax(amax_of(x), max);
   const float inverse = inverse_scale(block.scale);
@@ -116,10 +115,8 @@ TEST(Scale, B28PowerOfTwoScales) {
     float maximum, scale_up, up, scale_down, down, scale_even, even;
   };
   const Case cases[] = {
-      {957, 4, 960, 2, 896, 2, 896},     {449, 2, 448, 1, 448, 1, 448},
-      {633.5f, 2, 640, 2, 640, 2, 640},  {448, 1, 448, 1, 448, 1, 448},
-      {640, 2, 640, 2, 640, 2, 640},     {480, 2, 480, 1, 448, 1, 448},
-      {496, 2, 512, 1, 448, 2, 512},  // half way from 480 to 512 in e4m3
+      {957, 4, 960, 2, 896, 2, 896},     {449, 2, 448, 1, 448, 1, 448}, {633.5f, 2, 640, 2, 640, 2, 640}, {448, 1, 448, 1, 448, 1, 448},
+      {640, 2, 640, 2, 640, 2, 640},     {480, 2, 480, 1, 448, 1, 448}, {496, 2, 512, 1, 448, 2, 512},  // half way from 480 to 512 in e4m3
       {495.99f, 2, 480, 1, 448, 1, 448},
   };
   for (const Case& c : cases) {
@@ -140,9 +137,7 @@ TEST(Scale, B28PowerOfTwoScales) {
 template <class Format> void check_mx_scales() {
   for (uint32_t bits = 1; bits < 0x7f800000u; bits += 52361) {
     const double amax = double{std::bit_cast<float>(bits)}, max = double{Format::max};
-    const auto code = [&](ScaleRounding r) {
-      return mx_scale_code<Format>(static_cast<float>(amax), r);
-    };
+    const auto code = [&](ScaleRounding r) { return mx_scale_code<Format>(static_cast<float>(amax), r); };
     const uint8_t up = code(ScaleRounding::up), down = code(ScaleRounding::down);
     const uint8_t even = code(ScaleRounding::even);
     ASSERT_LE(amax, max * decode_e8m0(up)) << "nothing saturates: " << amax;

@@ -29,9 +29,7 @@ class SettingsTest : public testing::Test {
     for (const auto& [name, value] : saved_) ::unsetenv(name.c_str());
     forget_warnings();
     set_log_sink(
-        [](LogLevel, LogTopic, std::string_view message, void* user) {
-          static_cast<SettingsTest*>(user)->warnings.emplace_back(message);
-        },
+        [](LogLevel, LogTopic, std::string_view message, void* user) { static_cast<SettingsTest*>(user)->warnings.emplace_back(message); },
         this);
     reload_settings();
   }
@@ -128,15 +126,13 @@ TEST_F(SettingsTest, RunTimeCompilation) {
 
 TEST_F(SettingsTest, EmptyMeansNotSet) {
   for (const char* name :
-       {"EITRI_LOG", "EITRI_TUNED", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT",
-        "EITRI_COMPILER"}) {
+       {"EITRI_LOG", "EITRI_TUNED", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT", "EITRI_COMPILER"}) {
     EXPECT_EQ(refusal(name, ""), "") << name;
   }
 }
 
 TEST_F(SettingsTest, BadValuesNameTheSetting) {
-  EXPECT_EQ(refusal("EITRI_THREADS", "many"),
-            "settings: EITRI_THREADS is \"many\"; expected an integer in 0..4096");
+  EXPECT_EQ(refusal("EITRI_THREADS", "many"), "settings: EITRI_THREADS is \"many\"; expected an integer in 0..4096");
   for (const char* value : {"-1", "4097", "3x", " 3", "99999999999"}) {
     EXPECT_NE(refusal("EITRI_THREADS", value), "") << value;
   }

@@ -15,8 +15,7 @@ namespace {
 
 alignas(16) std::array<unsigned char, 4096> memory;
 
-View strided(DType dtype, std::initializer_list<int64_t> shape,
-             std::initializer_list<int64_t> stride) {
+View strided(DType dtype, std::initializer_list<int64_t> shape, std::initializer_list<int64_t> stride) {
   View view(memory.data(), dtype, shape);
   int i = 0;
   for (int64_t step : stride) view.stride[i++] = step;
@@ -70,13 +69,11 @@ TEST(DTypeFacts, AgreeWithEachOther) {
 }
 
 TEST(Str, JoinsValues) {
-  EXPECT_EQ(str("m=", 3, ' ', int64_t{-4}, ' ', 7u, ' ', true, ' ', 0.1f, ' ', 0.1, ' ', 'x'),
-            "m=3 -4 7 true 0.1 0.1 x");
+  EXPECT_EQ(str("m=", 3, ' ', int64_t{-4}, ' ', 7u, ' ', true, ' ', 0.1f, ' ', 0.1, ' ', 'x'), "m=3 -4 7 true 0.1 0.1 x");
   EXPECT_EQ(str(std::string("a"), std::string_view("b"), int8_t{-5}, uint8_t{5}), "ab-55");
   EXPECT_EQ(str(std::numeric_limits<int64_t>::min(), " ", std::numeric_limits<uint64_t>::max()),
             "-9223372036854775808 18446744073709551615");
-  EXPECT_EQ(str(std::nan(""), " ", -std::numeric_limits<double>::max()),
-            "nan -1.7976931348623157e+308");
+  EXPECT_EQ(str(std::nan(""), " ", -std::numeric_limits<double>::max()), "nan -1.7976931348623157e+308");
   EXPECT_EQ(str(DType::f8e4m3, " ", Code::io_error), "f8e4m3 io_error");
 }
 
@@ -109,15 +106,12 @@ TEST(CheckView, AcceptsWhatIsLegal) {
 }
 
 TEST(CheckView, NamesWhatItRefuses) {
-  EXPECT_EQ(refusal(View(memory.data(), DType::bf16, {3}), 2),
-            "gemm: a is bf16[3]; expected rank 2");
+  EXPECT_EQ(refusal(View(memory.data(), DType::bf16, {3}), 2), "gemm: a is bf16[3]; expected rank 2");
   EXPECT_EQ(refusal(View{}, 2), "gemm: a is none; expected a tensor of rank 2");
-  EXPECT_EQ(refusal(View(memory.data(), DType::bf16, {-1, 3}), 2),
-            "gemm: a is bf16[-1, 3]; expected extents >= 0 (dimension 0)");
+  EXPECT_EQ(refusal(View(memory.data(), DType::bf16, {-1, 3}), 2), "gemm: a is bf16[-1, 3]; expected extents >= 0 (dimension 0)");
   EXPECT_EQ(refusal(View(nullptr, DType::bf16, {2, 3}), 2),
             "gemm: a is bf16[2, 3]; expected data that is not null (the tensor has elements)");
-  EXPECT_EQ(refusal(View(memory.data() + 2, DType::f32, {2}), 1),
-            "gemm: a is f32[2]; expected data aligned to 4 bytes");
+  EXPECT_EQ(refusal(View(memory.data() + 2, DType::f32, {2}), 1), "gemm: a is f32[2]; expected data aligned to 4 bytes");
   EXPECT_EQ(refusal(strided(DType::bf16, {2, 3}, {-3, 1}), 2),
             "gemm: a is bf16[2, 3] strides [-3, 1]; expected strides >= 0 (dimension 0)");
   EXPECT_EQ(refusal(strided(DType::f4e2m1, {2, 4}, {8, 2}), 2),
@@ -127,8 +121,7 @@ TEST(CheckView, NamesWhatItRefuses) {
             "gemm: a is f4e2m1[2, 3]; expected even outer strides (two elements share a byte; "
             "dimension 0)");
   View unknown(memory.data(), static_cast<DType>(99), {2});
-  EXPECT_NE(refusal(unknown, 1).find("expected a dtype that eitri knows, not number 99"),
-            std::string::npos);
+  EXPECT_NE(refusal(unknown, 1).find("expected a dtype that eitri knows, not number 99"), std::string::npos);
   View layout(memory.data(), DType::f32, {2});
   layout.layout = static_cast<Layout>(9);
   EXPECT_NE(refusal(layout, 1).find("layout"), std::string::npos);
@@ -139,9 +132,7 @@ TEST(CheckView, NamesWhatItRefuses) {
 
 TEST(CheckView, RefusesSpansThatOverflow) {
   constexpr int64_t kBig = int64_t{1} << 62;
-  const auto too_big = [](const View& view) {
-    return refusal(view, view.rank).find("2^62 bytes") != std::string::npos;
-  };
+  const auto too_big = [](const View& view) { return refusal(view, view.rank).find("2^62 bytes") != std::string::npos; };
   EXPECT_FALSE(too_big(strided(DType::u8, {kBig}, {1})));
   EXPECT_TRUE(too_big(strided(DType::u8, {kBig + 1}, {1})));
   EXPECT_FALSE(too_big(strided(DType::f32, {kBig / 4}, {1})));
@@ -166,17 +157,14 @@ TEST(CheckOutput, RefusesSharedElements) {
   EXPECT_EQ(output_refusal(strided(DType::bf16, {1, 8}, {0, 1}), 2), "") << "a single row";
   EXPECT_EQ(output_refusal(strided(DType::bf16, {2, 3, 4}, {4, 8, 1}), 3), "") << "permuted";
   EXPECT_EQ(output_refusal(View(nullptr, DType::bf16, {0, 3}), 2), "");
-  EXPECT_EQ(
-      output_refusal(strided(DType::bf16, {4, 8}, {7, 1}), 2),
-      "gemm: d is bf16[4, 8] strides [7, 1]; expected strides that keep elements apart (it is "
-      "written; dimension 0)");
+  EXPECT_EQ(output_refusal(strided(DType::bf16, {4, 8}, {7, 1}), 2),
+            "gemm: d is bf16[4, 8] strides [7, 1]; expected strides that keep elements apart (it is "
+            "written; dimension 0)");
   EXPECT_NE(output_refusal(strided(DType::bf16, {4, 8}, {0, 1}), 2), "");
   EXPECT_NE(output_refusal(strided(DType::bf16, {4, 8}, {8, 0}), 2), "");
   EXPECT_NE(output_refusal(strided(DType::bf16, {4, 4}, {1, 1}), 2), "");
   EXPECT_NE(output_refusal(strided(DType::bf16, {2, 3, 4}, {4, 4, 1}), 3), "");
-  EXPECT_EQ(output_refusal(View(memory.data(), DType::bf16, {3}), 2),
-            "gemm: d is bf16[3]; expected rank 2")
-      << "check_view comes first";
+  EXPECT_EQ(output_refusal(View(memory.data(), DType::bf16, {3}), 2), "gemm: d is bf16[3]; expected rank 2") << "check_view comes first";
 }
 
 TEST(ViewQuestions, Contiguity) {

@@ -16,7 +16,10 @@ template <class T> T get(std::string_view bytes, size_t at) {
 /// Calls f(name, content) for every section with content of a 64-bit ELF file; false when it is none.
 bool for_each_section(std::string_view elf, const std::function<void(std::string_view, std::string_view)>& f) {
   constexpr size_t kHeaderBytes = 64;
-  if (elf.substr(0, 4) != "\x7f" "ELF") return false;
+  if (elf.substr(0, 4) !=
+      "\x7f"
+      "ELF")
+    return false;
   const auto table = get<uint64_t>(elf, 0x28);
   const auto count = get<uint16_t>(elf, 0x3c), names = get<uint16_t>(elf, 0x3e);
   const auto content = [&](size_t i) -> std::string_view {

@@ -9,9 +9,9 @@
 namespace eitri {
 
 struct KernelFacts {
-  int registers = 0;       // vector registers of a thread
+  int registers = 0;        // vector registers of a thread
   int64_t stack_bytes = 0;  // memory that a thread needs for spills and arrays
-  int spills = 0;          // spilled registers, where the binary counts them
+  int spills = 0;           // spilled registers, where the binary counts them
   int64_t argument_bytes = 0;
   // Instructions on global memory by the bytes they move per thread.
   int load16 = 0, load8 = 0, load4 = 0, store16 = 0, store8 = 0, store4 = 0;

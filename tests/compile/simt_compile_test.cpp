@@ -73,7 +73,9 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   const auto act = [&](const Activation::Problem& p) {
     add(activation_entry(p, activation_shape(p, machine)), sizeof(ActivationGrid), p.x, p.out);
   };
-  const auto codes = [&](const Quantize::Problem& p) { add(quantize_entry(p, quantize_shape(p, machine)), sizeof(QuantizeGrid), p.x, p.q); };
+  const auto codes = [&](const Quantize::Problem& p) {
+    add(quantize_entry(p, quantize_shape(p, machine)), sizeof(QuantizeGrid), p.x, p.q);
+  };
   for (const auto& [p, note] : RmsNorm::cases().bench) norm(p);
   for (const auto& [p, note] : Activation::cases().bench) act(p);
   for (const auto& [p, note] : Quantize::cases().bench) codes(p);
@@ -113,7 +115,8 @@ void expect_good_kernels(const jit::Compiler& compiler, const char* target_name,
     EXPECT_EQ(facts.stack_bytes, 0);
     EXPECT_EQ(facts.spills, 0);
     EXPECT_LE(facts.registers * e.entry.threads, register_file);
-    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes)) << "host and kernel differ about the argument, or it has hidden ones";
+    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes))
+        << "host and kernel differ about the argument, or it has hidden ones";
     EXPECT_GT(facts.load16, 0);
     EXPECT_GT(e.store_bytes == 16 ? facts.store16 : e.store_bytes == 8 ? facts.store8 : facts.store4, 0) << "stores of " << e.store_bytes;
   }

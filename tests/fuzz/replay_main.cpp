@@ -1,11 +1,11 @@
 // Runs a fuzz target without a fuzzer: every file of the given folders (or single files), then `--mutations N` changed
 // copies of them (default 2000) from a fixed random sequence, so that every build and every sanitizer replays the same inputs.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -106,8 +106,8 @@ TEST_F(JitCache, KeyCoversWhatMatters) {
 }
 
 TEST_F(JitCache, RefusesFlagsThatTheKeyCannotCover) {
-  for (const char* flag : {"-I/usr/include", "-include", "-isystem", "@file", "-march=native", "-mcpu=native", "-o", "-fplugin=x.so", "-Wl,-rpath,/",
-                           "file.o", "", "-", "-fprofile-use=x", "--sysroot=/", "-B/usr", "-specs=x"}) {
+  for (const char* flag : {"-I/usr/include", "-include", "-isystem", "@file", "-march=native", "-mcpu=native", "-o", "-fplugin=x.so",
+                           "-Wl,-rpath,/", "file.o", "", "-", "-fprofile-use=x", "--sysroot=/", "-B/usr", "-specs=x"}) {
     CompileRequest request = fake_request("x");
     request.flags = {flag};
     Code code = Code::ok;
@@ -462,9 +462,24 @@ TEST_F(JitCache, ForgedLockFilesAreHarmless) {
 }
 
 TEST(JitManifest, RoundTrip) {
-  const Manifest m = {.key = "k", .failed = true, .label = "l\n\"", .target = "sm_90a", .compiler = "c", .identity = "i", .source = "s.cu",
-                      .defines = {"A=1"}, .flags = {"-O3"}, .system = {"vector"}, .closure = {{"s.cu", "00"}}, .command = "cc",
-                      .log = std::string("bad \xff\xfe utf8 \0 zero", 18), .created = 5, .seconds = 0.5, .file = "f", .size = 7, .checksum = "x"};
+  const Manifest m = {.key = "k",
+                      .failed = true,
+                      .label = "l\n\"",
+                      .target = "sm_90a",
+                      .compiler = "c",
+                      .identity = "i",
+                      .source = "s.cu",
+                      .defines = {"A=1"},
+                      .flags = {"-O3"},
+                      .system = {"vector"},
+                      .closure = {{"s.cu", "00"}},
+                      .command = "cc",
+                      .log = std::string("bad \xff\xfe utf8 \0 zero", 18),
+                      .created = 5,
+                      .seconds = 0.5,
+                      .file = "f",
+                      .size = 7,
+                      .checksum = "x"};
   const Manifest back = manifest_from(to_text(m));
   EXPECT_EQ(back.label, m.label);
   EXPECT_EQ(back.closure, m.closure);

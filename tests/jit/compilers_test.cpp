@@ -111,12 +111,14 @@ TEST(JitCompilers, TimeLimit) {
   const FoundCompiler found = find_host_cxx();
   if (!found.compiler) GTEST_SKIP() << found.reason;
   CompileRequest request = {.label = "slow", .target = &host_target(), .time_limit_s = 0.3};
-  request.source = {.name = "slow.cpp", .text = "template <int N> struct F { static constexpr int v = (F<N - 1>::v + F<N - 2>::v) % 7; };\n"
-                                                "template <> struct F<0> { static constexpr int v = 0; };\n"
-                                                "template <> struct F<1> { static constexpr int v = 1; };\n"
-                                                "#include <regex>\n#include <algorithm>\nstd::regex r(\"a\");\nint x = F<800>::v;\n"
-                                                "constexpr int spin(int n) { int s = 0; for (int i = 0; i < n; ++i) s += i % 3; return s; }\n"
-                                                "constexpr int a = spin(100000), b = spin(100001), c = spin(100002), d = spin(100003);\n"};
+  request.source = {.name = "slow.cpp",
+                    .text =
+                        "template <int N> struct F { static constexpr int v = (F<N - 1>::v + F<N - 2>::v) % 7; };\n"
+                        "template <> struct F<0> { static constexpr int v = 0; };\n"
+                        "template <> struct F<1> { static constexpr int v = 1; };\n"
+                        "#include <regex>\n#include <algorithm>\nstd::regex r(\"a\");\nint x = F<800>::v;\n"
+                        "constexpr int spin(int n) { int s = 0; for (int i = 0; i < n; ++i) s += i % 3; return s; }\n"
+                        "constexpr int a = spin(100000), b = spin(100001), c = spin(100002), d = spin(100003);\n"};
   request.flags = {"-ftemplate-depth=2000"};
   const Compiled result = run(*found.compiler, request);
   ASSERT_FALSE(result.ok);

@@ -75,8 +75,8 @@ TEST(Source, NamesStayInTheFolder) {
 
 // Nothing that a hostile text can hold makes the scanner leave it.
 TEST(Source, OddTexts) {
-  for (const char* text : {"/*", "\"", "'", "R\"", "R\"(", "R\"x(", "\\", "//", "// \\", "#", "#include", "#include ", "#include \"", "#include <",
-                           "#include \"\n", "#includefoo \"x.h\"", "\"\\", "R\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa("}) {
+  for (const char* text : {"/*", "\"", "'", "R\"", "R\"(", "R\"x(", "\\", "//", "// \\", "#", "#include", "#include ", "#include \"",
+                           "#include <", "#include \"\n", "#includefoo \"x.h\"", "\"\\", "R\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa("}) {
     error_of([&] { include_closure(bundle(text)); });
     error_of([&] { include_closure(bundle(str(text, "\n#include \"device/vec.h\"\n"))); });
   }

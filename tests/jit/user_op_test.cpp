@@ -38,13 +38,37 @@ TEST(Declaration, Parts) {
 
 TEST(Declaration, ErrorsShowTheSpot) {
   EXPECT_EQ(parse_error("scale(x: f33[n])"),
-            "user op: the declaration \"scale(x: f33[n])\" has \"f33[n])\" at character 10; expected an element type: f32, f16, bf16, i8, u8, i32, i64");
+            "user op: the declaration \"scale(x: f33[n])\" has \"f33[n])\" at character 10; expected an element type: f32, f16, bf16, i8, "
+            "u8, i32, i64");
   EXPECT_NE(parse_error("scale(x: f32[n]").find("has its end at character 16; expected ')'"), std::string::npos);
-  for (const char* text :
-       {"", "scale", "1(x: f32)", "f(x)", "f(x f32)", "f(x: )", "f(x: f32[])", "f(x: f32[n)", "f(x: f32[n],)", "f(x: f32) y", "f(x: out f32)",
-        "f(x: strided f32)", "f(x: f32, x: f32)", "f(x: f32[x])", "f(n: i64, x: f32[n])", "f(x: f32[n], n: i64)", "f(x: f32[0*n])", "f(x: f32[-1])",
-        "f(x: f32[n*2])", "f(x: f32[a,b,c,d,e])", "f(_x: f32)", "f(eitri_x: f32)", "f(a__b: f32)", "f(x: f32[99999999999999999999])",
-        "f(x: f4e2m1[n])", "f(x: bool)", "f(x: f32); int main(", "f(x: f32[n])\n#include \"x\""}) {
+  for (const char* text : {"",
+                           "scale",
+                           "1(x: f32)",
+                           "f(x)",
+                           "f(x f32)",
+                           "f(x: )",
+                           "f(x: f32[])",
+                           "f(x: f32[n)",
+                           "f(x: f32[n],)",
+                           "f(x: f32) y",
+                           "f(x: out f32)",
+                           "f(x: strided f32)",
+                           "f(x: f32, x: f32)",
+                           "f(x: f32[x])",
+                           "f(n: i64, x: f32[n])",
+                           "f(x: f32[n], n: i64)",
+                           "f(x: f32[0*n])",
+                           "f(x: f32[-1])",
+                           "f(x: f32[n*2])",
+                           "f(x: f32[a,b,c,d,e])",
+                           "f(_x: f32)",
+                           "f(eitri_x: f32)",
+                           "f(a__b: f32)",
+                           "f(x: f32[99999999999999999999])",
+                           "f(x: f4e2m1[n])",
+                           "f(x: bool)",
+                           "f(x: f32); int main(",
+                           "f(x: f32[n])\n#include \"x\""}) {
     EXPECT_NE(parse_error(text), "") << text;
   }
   std::string many = "f(a0: f32";
@@ -64,7 +88,8 @@ class UserOps : public testing::Test {
 };
 
 TEST_F(UserOps, CompilesOnTheFirstCall) {
-  const UserOp scale("scale(x: f32[n], y: out f32[n], alpha: f32)", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = alpha * x(i);"}, &cache);
+  const UserOp scale("scale(x: f32[n], y: out f32[n], alpha: f32)", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = alpha * x(i);"},
+                     &cache);
   EXPECT_EQ(cache.counters().compiled, 0u);
   const std::vector<float> x = {1, -2, 3, 0.5f};
   std::vector<float> y(4);
@@ -76,7 +101,8 @@ TEST_F(UserOps, CompilesOnTheFirstCall) {
   EXPECT_EQ(cache.counters().compiled, 1u);
 
   Cache again({.root = folder / "cache/jit", .lock_folder = ""});
-  const UserOp second("scale(x: f32[n], y: out f32[n], alpha: f32)", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = alpha * x(i);"}, &again);
+  const UserOp second("scale(x: f32[n], y: out f32[n], alpha: f32)", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = alpha * x(i);"},
+                      &again);
   second(View(x.data(), DType::f32, {4}), View(y.data(), DType::f32, {4}), 1);
   EXPECT_EQ(y, x);
   EXPECT_EQ(again.counters().compiled, 0u);
@@ -135,8 +161,7 @@ TEST_F(UserOps, ExtentsOnlyInProducts) {
 }
 
 TEST_F(UserOps, StridesRanksAndInPlace) {
-  const UserOp op("sum(x: strided f32[a, b, c, d], y: inout strided f32[a], total: out f32[1])",
-                  {.body = R"(
+  const UserOp op("sum(x: strided f32[a, b, c, d], y: inout strided f32[a], total: out f32[1])", {.body = R"(
 total[0] = 0;
 for (int64_t i = 0; i < a; ++i)
   for (int64_t j = 0; j < b; ++j)
@@ -162,8 +187,10 @@ if (x.size() != a * b * c * d || x.shape[1] != b || x.stride(3) != 2) total(0) =
 
 // The 16-bit types of the prelude agree with the numerics contract for every code and around every rounding edge.
 TEST_F(UserOps, SixteenBitFloats) {
-  const UserOp bf("to_bf16(x: f32[n], y: out bf16[n], back: out f32[n])", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = x(i), back(i) = y(i);"}, &cache);
-  const UserOp half("to_f16(x: f32[n], y: out f16[n], back: out f32[n])", {.body = "for (int64_t i = 0; i < n; ++i) y(i) = x(i), back(i) = y(i);"}, &cache);
+  const UserOp bf("to_bf16(x: f32[n], y: out bf16[n], back: out f32[n])",
+                  {.body = "for (int64_t i = 0; i < n; ++i) y(i) = x(i), back(i) = y(i);"}, &cache);
+  const UserOp half("to_f16(x: f32[n], y: out f16[n], back: out f32[n])",
+                    {.body = "for (int64_t i = 0; i < n; ++i) y(i) = x(i), back(i) = y(i);"}, &cache);
   std::vector<float> x;
   for (uint32_t high = 0; high < 0x10000; ++high) {
     for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u}) {
@@ -227,7 +254,8 @@ TEST_F(UserOps, WithoutAFolder) {
 
 TEST_F(UserOps, HeadersExceptionsThreads) {
   UserSource source = {.body = "if (value < 0) throw std::runtime_error(\"negative\");\ny(0) = square(value);",
-                       .before = "#include <stdexcept>\n#include \"square.h\"", .flags = {"-O1"}};
+                       .before = "#include <stdexcept>\n#include \"square.h\"",
+                       .flags = {"-O1"}};
   source.headers.add("square.h", "inline int64_t square(int64_t v) { return v * v; }\n");
   const UserOp op("square(value: i64, y: out i64[1])", source, &cache);
   std::vector<std::thread> threads;

@@ -31,7 +31,8 @@ template <class Body> void with_every_row(const RmsNormArgs& args, Body&& body) 
 TEST(RmsNormGolden, ByHand) {
   const float x[] = {1, -2, 2, 4}, weight[] = {1, 2, 3, -1};  // mean of squares 6.25
   float out[4];
-  RmsNormArgs args{.x = View(x, DType::f32, {1, 4}), .weight = View(weight, DType::f32, {4}), .out = View(out, DType::f32, {1, 4}), .eps = 0};
+  RmsNormArgs args{
+      .x = View(x, DType::f32, {1, 4}), .weight = View(weight, DType::f32, {4}), .out = View(out, DType::f32, {1, 4}), .eps = 0};
   with_every_row(args, [&] {
     rmsnorm(args);
     EXPECT_THAT(out, ElementsAre(0.4f, -1.6f, 2.4f, -1.6f));
@@ -54,8 +55,11 @@ TEST(RmsNormGolden, ResidualIsRoundedBeforeItIsNormed) {
   // 256 + 1 is 257, which bf16 rounds to 256 (ties to even).
   uint16_t x[] = {encode_bf16(1), encode_bf16(0)}, residual[] = {encode_bf16(256), encode_bf16(256)}, sum[2];
   float out[2];
-  const RmsNormArgs args{.x = View(x, DType::bf16, {1, 2}), .residual = View(residual, DType::bf16, {1, 2}),
-                         .residual_out = View(sum, DType::bf16, {1, 2}), .out = View(out, DType::f32, {1, 2}), .eps = 0};
+  const RmsNormArgs args{.x = View(x, DType::bf16, {1, 2}),
+                         .residual = View(residual, DType::bf16, {1, 2}),
+                         .residual_out = View(sum, DType::bf16, {1, 2}),
+                         .out = View(out, DType::f32, {1, 2}),
+                         .eps = 0};
   with_every_row(args, [&] {
     rmsnorm(args);
     EXPECT_EQ(decode_bf16(sum[0]), 256);
@@ -78,8 +82,10 @@ TEST(RmsNormGolden, CodesPerTokenAndPerGroup) {
   x[0] = 3, x[1] = -1.5f, x[150] = 0.75f;
   std::vector<int8_t> codes(200);
   std::vector<float> scale(2);
-  RmsNormArgs args{.x = View(x.data(), DType::f32, {1, 200}), .out = View(codes.data(), DType::i8, {1, 200}),
-                   .scale = View(scale.data(), DType::f32, {1}), .quant = Quant::per_token};
+  RmsNormArgs args{.x = View(x.data(), DType::f32, {1, 200}),
+                   .out = View(codes.data(), DType::i8, {1, 200}),
+                   .scale = View(scale.data(), DType::f32, {1}),
+                   .quant = Quant::per_token};
   with_every_row(args, [&] {
     rmsnorm(args);
     EXPECT_EQ(codes[0], 127);
@@ -162,10 +168,10 @@ TEST(RmsNormGolden, InPlaceCallsGiveTheSame) {
 }
 
 TEST(RmsNormGolden, EveryLevelHasTheSameBits) {
-  for (const RmsNorm::Problem& p :
-       {RmsNorm::Problem{.tokens = 5, .hidden = 1031, .residual = DType::bf16}, {.tokens = 5, .hidden = 77, .out = DType::f32},
-        {.tokens = 5, .hidden = 517, .residual = DType::f32, .out = DType::i8, .quant = Quant::per_1x128},
-        {.tokens = 5, .hidden = 517, .out = DType::f8e4m3, .quant = Quant::per_token}}) {
+  for (const RmsNorm::Problem& p : {RmsNorm::Problem{.tokens = 5, .hidden = 1031, .residual = DType::bf16},
+                                    {.tokens = 5, .hidden = 77, .out = DType::f32},
+                                    {.tokens = 5, .hidden = 517, .residual = DType::f32, .out = DType::i8, .quant = Quant::per_1x128},
+                                    {.tokens = 5, .hidden = 517, .out = DType::f8e4m3, .quant = Quant::per_token}}) {
     Maker maker({.guards = true});
     const RmsNormArgs args = RmsNorm::make(p, maker);
     harness::Snapshot first;
@@ -189,7 +195,8 @@ TEST(RmsNormGolden, B33_views_from_element_one) {
         out(static_cast<size_t>(kTokens * hidden + 2), 0x7e55);
     for (size_t i = 0; i < x.size(); ++i) x[i] = encode_f16(static_cast<float>(static_cast<int>(i * 37 % 41) - 20) / 8);
     for (size_t i = 0; i < weight.size(); ++i) weight[i] = encode_f16(static_cast<float>(i % 5) + 0.5f);
-    const RmsNormArgs args{.x = View(x.data() + 1, DType::f16, {kTokens, hidden}), .weight = View(weight.data() + 1, DType::f16, {hidden}),
+    const RmsNormArgs args{.x = View(x.data() + 1, DType::f16, {kTokens, hidden}),
+                           .weight = View(weight.data() + 1, DType::f16, {hidden}),
                            .out = View(out.data() + 1, DType::f16, {kTokens, hidden})};
     Oracle oracle;
     RmsNorm::reference(args, &oracle);
@@ -216,20 +223,30 @@ TEST(RmsNormGolden, Refusals) {
     change(args);
     return refusal<RmsNorm>(args);
   };
-  EXPECT_THAT(refused([&](auto& a) { a.x = tensor(DType::i8, {4, 256}); }), HasSubstr("rmsnorm: x is i8[4, 256]; expected f32, bf16 or f16"));
+  EXPECT_THAT(refused([&](auto& a) {
+                a.x = tensor(DType::i8, {4, 256});
+              }),
+              HasSubstr("rmsnorm: x is i8[4, 256]; expected f32, bf16 or f16"));
   EXPECT_THAT(refused([&](auto& a) { a.weight = tensor(DType::f16, {256}); }),
               HasSubstr("rmsnorm: weight is f16[256]; expected f32 or bf16 (dtype of x)"));
   EXPECT_THAT(refused([&](auto& a) { a.weight = tensor(DType::bf16, {255}); }), HasSubstr("weight is bf16[255]; expected bf16[256]"));
-  EXPECT_THAT(refused([&](auto& a) { a.weight = {}, a.norm_weight = NormWeight::plus_one; }), HasSubstr("norm_weight is plus_one; expected plain"));
+  EXPECT_THAT(refused([&](auto& a) { a.weight = {}, a.norm_weight = NormWeight::plus_one; }),
+              HasSubstr("norm_weight is plus_one; expected plain"));
   EXPECT_THAT(refused([&](auto& a) { a.norm_weight = static_cast<NormWeight>(9); }), HasSubstr("norm_weight is number 9"));
   EXPECT_THAT(refused([&](auto& a) { a.eps = -1; }), HasSubstr("eps is -1; expected a finite number >= 0"));
   EXPECT_THAT(refused([&](auto& a) { a.eps = kInf; }), HasSubstr("eps is inf"));
   EXPECT_THAT(refused([&](auto& a) { a.residual = tensor(DType::bf16, {4, 256}); }), HasSubstr("residual_out"));
   EXPECT_THAT(refused([&](auto& a) { a.residual_out = tensor(DType::bf16, {4, 256}); }), HasSubstr("residual is not given"));
-  EXPECT_THAT(refused([&](auto& a) { a.residual = tensor(DType::bf16, {4, 256}), a.residual_out = tensor(DType::f32, {4, 256}); }),
+  EXPECT_THAT(refused([&](auto& a) {
+                a.residual = tensor(DType::bf16, {4, 256}), a.residual_out = tensor(DType::f32, {4, 256});
+              }),
               HasSubstr("residual_out is f32[4, 256]; expected bf16[4, 256]"));
-  EXPECT_THAT(refused([&](auto& a) { a.residual = tensor(DType::bf16, {4, 256}), a.residual_out = a.out; }), HasSubstr("shares memory with out"));
-  EXPECT_THAT(refused([&](auto& a) { a.out = rows(a.x, 0, 4), a.out.data = static_cast<std::byte*>(a.x.data) + 2; }), HasSubstr("shares memory with x"));
+  EXPECT_THAT(refused([&](auto& a) {
+                a.residual = tensor(DType::bf16, {4, 256}), a.residual_out = a.out;
+              }),
+              HasSubstr("shares memory with out"));
+  EXPECT_THAT(refused([&](auto& a) { a.out = rows(a.x, 0, 4), a.out.data = static_cast<std::byte*>(a.x.data) + 2; }),
+              HasSubstr("shares memory with x"));
   EXPECT_THAT(refused([&](auto& a) { a.quant = Quant::per_token; }), HasSubstr("quant is per_token; expected none (out is bf16)"));
   EXPECT_THAT(refused([&](auto& a) { a.scale = tensor(DType::f32, {4}); }), HasSubstr("scale is f32[4]; expected none"));
   EXPECT_THAT(refused([&](auto& a) { a.out = tensor(DType::i8, {4, 256}); }), HasSubstr("quant is none; expected per_token or per_1x128"));

@@ -39,7 +39,10 @@ struct Gate {
 
 TEST(TopkGatingGolden, B21MaskedGroupsNeverWin) {
   // Biased scores -0.1, -0.2, ... in group 0 and -5 in group 1: all negative, so a mask value of 0 would win.
-  Gate g{.tokens = 1, .experts = 8, .top_k = 2, .logits = {2.1972f, 1.3863f, -2.1972f, -2.1972f, 0, 0, 0, 0},
+  Gate g{.tokens = 1,
+         .experts = 8,
+         .top_k = 2,
+         .logits = {2.1972f, 1.3863f, -2.1972f, -2.1972f, 0, 0, 0, 0},
          .bias = {-1, -1, -1, -1, -5.5f, -5.5f, -5.5f, -5.5f}};
   TopkGatingArgs args = g.args();
   args.score = Score::sigmoid;
@@ -85,9 +88,11 @@ TEST(TopkGatingGolden, TiesGoToTheLowestId) {
 
 TEST(TopkGatingGolden, NothingToChooseFrom) {
   // All NaN, all -inf, one finite among both: distinct ids in range, finite weights, NaN and -inf alike.
-  Gate g{.tokens = 3, .experts = 5, .top_k = 3,
-         .logits = {kNaN, kNaN, kNaN, kNaN, kNaN, -kInfinity, -kInfinity, -kInfinity, -kInfinity, -kInfinity,
-                    -kInfinity, kNaN, kNaN, -1000, -kInfinity}};
+  Gate g{.tokens = 3,
+         .experts = 5,
+         .top_k = 3,
+         .logits = {kNaN, kNaN, kNaN, kNaN, kNaN, -kInfinity, -kInfinity, -kInfinity, -kInfinity, -kInfinity, -kInfinity, kNaN, kNaN, -1000,
+                    -kInfinity}};
   TopkGatingArgs args = g.args();
   with_every_kernel<TopkGating>(args, [&] {
     g.args();

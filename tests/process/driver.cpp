@@ -52,8 +52,8 @@ CacheOptions cache_options() {
 }
 
 std::string summary(const Counters& c) {
-  return str("compiled=", c.compiled, " disk=", c.disk, " memory=", c.memory, " waits=", c.waits, " gave_up=", c.waits_given_up, " quarantined=",
-             c.quarantined, " unpublished=", c.unpublished, " failed=", c.failed, " stored_failures=", c.stored_failures);
+  return str("compiled=", c.compiled, " disk=", c.disk, " memory=", c.memory, " waits=", c.waits, " gave_up=", c.waits_given_up,
+             " quarantined=", c.quarantined, " unpublished=", c.unpublished, " failed=", c.failed, " stored_failures=", c.stored_failures);
 }
 
 /// Gets `keys` binaries of the fake compiler, in an order of its own, and checks each.
@@ -79,8 +79,8 @@ int get() {
     const std::string wanted = fake_binary(*request.target, request.source.text + (values.contains("header") ? "|" + value("header") : ""));
     wrong += binary->bytes != wanted;
   }
-  std::printf("%s wrong=%d path=%s problem=%s\n", summary(cache.counters()).c_str(), wrong, keys > 0 && !cache.list().empty() ? "kept" : "none",
-              cache.disk_problem().c_str());
+  std::printf("%s wrong=%d path=%s problem=%s\n", summary(cache.counters()).c_str(), wrong,
+              keys > 0 && !cache.list().empty() ? "kept" : "none", cache.disk_problem().c_str());
   return wrong != 0;
 }
 

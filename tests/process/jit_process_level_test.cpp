@@ -17,8 +17,8 @@ using JitKilled = ProcessTest;
 using JitRace = ProcessTest;
 using JitFolder = ProcessTest;
 
-constexpr const char* kSteps[] = {"locked",        "compiling",     "compiled",    "folder made",  "binary written", "manifest written",
-                                  "folder flushed", "before rename", "after rename", "parent flushed"};
+constexpr const char* kSteps[] = {"locked",           "compiling",      "compiled",      "folder made",  "binary written",
+                                  "manifest written", "folder flushed", "before rename", "after rename", "parent flushed"};
 
 /// How the builder is started: in our pid namespace or in one of its own, where it is the first process.
 enum class Namespace : uint8_t { ours, own };
@@ -56,14 +56,16 @@ void kill_at_every_step(Namespace where, const std::function<std::vector<std::st
 }
 
 TEST_F(JitKilled, AtTenStepsWithEightWaiters) {
-  kill_at_every_step(Namespace::ours, [&](auto more) { return command(std::move(more)); }, [&] { return compiles(); });
+  kill_at_every_step(
+      Namespace::ours, [&](auto more) { return command(std::move(more)); }, [&] { return compiles(); });
 }
 
 // Every builder and every waiter has the same pid on the same host name: nothing that is written about a holder can be trusted.
 TEST_F(JitKilled, InPidNamespacesWithEqualPids) {
   if (find_program("unshare").empty()) GTEST_SKIP() << "no program unshare";
   if (!run_process(in_namespace(Namespace::own, {"/bin/true"})).ok()) GTEST_SKIP() << "no right to make pid namespaces";
-  kill_at_every_step(Namespace::own, [&](auto more) { return command(std::move(more)); }, [&] { return compiles(); });
+  kill_at_every_step(
+      Namespace::own, [&](auto more) { return command(std::move(more)); }, [&] { return compiles(); });
 }
 
 TEST_F(JitKilled, LeavesNothingThatMatters) {
@@ -259,7 +261,9 @@ TEST_F(JitBare, NoCompiler) {
   const ProcessResult wrong = bare({"PATH=/nonexistent", "EITRI_COMPILER=host=/nonexistent/c++", "HOME=" + folder.path()});
   EXPECT_NE(wrong.output.find("EITRI_COMPILER names it, but /nonexistent/c++"), std::string::npos) << wrong.output;
   const ProcessResult unknown = bare({path, "EITRI_COMPILER=icc=/opt/icc"});
-  EXPECT_NE(unknown.output.find("EITRI_COMPILER names the kind \"icc\"; expected one of nvrtc, nvcc, clang, hiprtc, host"), std::string::npos) << unknown.output;
+  EXPECT_NE(unknown.output.find("EITRI_COMPILER names the kind \"icc\"; expected one of nvrtc, nvcc, clang, hiprtc, host"),
+            std::string::npos)
+      << unknown.output;
 }
 
 TEST_F(JitBare, CacheAndModes) {

@@ -14,11 +14,11 @@ constexpr auto activation_forms() {
     for (const DType x : {f32, bf16, f16})
       for (const DType out : {f32, bf16, f16, i8}) list.add({x, out, kind, gate, kOneChunkThreads, 1});
   };
-  for (const ActivationKind kind : {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu,
-                                    ActivationKind::gelu_tanh})
+  for (const ActivationKind kind :
+       {ActivationKind::none, ActivationKind::relu, ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh})
     add(kind, GateLayout::none);
-  for (const ActivationKind kind : {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu,
-                                    ActivationKind::situv2})
+  for (const ActivationKind kind :
+       {ActivationKind::silu, ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::swiglu, ActivationKind::situv2})
     for (const GateLayout gate : {GateLayout::separated, GateLayout::interleaved}) add(kind, gate);
   list.add({bf16, i8, ActivationKind::silu, GateLayout::separated, kOneChunkThreads, 4});
   list.add({bf16, i8, ActivationKind::silu, GateLayout::separated, kLongRowThreads, 0});

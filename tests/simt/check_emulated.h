@@ -48,7 +48,10 @@ template <Operator Op, class Prepare> void check_emulated(Prepare&& prepare) {
         const EmulatedLaunch launch = prepare(args, problem, warp_size, 1 + runs % 4);
         ASSERT_TRUE(launch.lane) << "no such form in the tables of tests/simt";
         const auto order = static_cast<Order>(runs % 3);
-        const std::string fault = run({.blocks = launch.blocks, .threads = launch.threads, .warp_size = warp_size, .order = order,
+        const std::string fault = run({.blocks = launch.blocks,
+                                       .threads = launch.threads,
+                                       .warp_size = warp_size,
+                                       .order = order,
                                        .seed = static_cast<uint64_t>(runs)},
                                       launch.lane);
         ++runs;

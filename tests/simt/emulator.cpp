@@ -21,9 +21,9 @@ enum class State : uint8_t { ready, barrier, warp_barrier, exchange, ended };
 
 struct LaneState {
   State state = State::ready;
-  const char* what = "";    // of an exchange
+  const char* what = "";  // of an exchange
   Site site = {"", 0};
-  uint32_t barriers = 0;    // passed so far
+  uint32_t barriers = 0;  // passed so far
   uint32_t warp_barriers = 0;
   uint64_t exchanges = 0;
   uint64_t posted = 0;
@@ -39,7 +39,8 @@ std::string activity(const LaneState& lane) {
     case State::ready: return "still run";
     case State::barrier: return str("wait at sync() at ", place(lane.site));
     case State::warp_barrier: return str("wait at sync_warp() at ", place(lane.site));
-    case State::exchange: return str("wait at ", lane.what, "() at ", place(lane.site), ", warp function ", lane.exchanges + 1, " of theirs");
+    case State::exchange:
+      return str("wait at ", lane.what, "() at ", place(lane.site), ", warp function ", lane.exchanges + 1, " of theirs");
     case State::ended: return "have ended";
   }
   return "";

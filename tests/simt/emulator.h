@@ -19,10 +19,10 @@ namespace eitri::simt_emulation {
 enum class Order : uint8_t { forward, backward, random };
 struct Grid {
   int64_t blocks = 1;
-  int threads = 1;     // of a block: a multiple of warp_size, at most 1024
+  int threads = 1;  // of a block: a multiple of warp_size, at most 1024
   int warp_size = 32;
   Order order = Order::forward;
-  uint64_t seed = 1;   // of Order::random
+  uint64_t seed = 1;  // of Order::random
 };
 
 /// Calls `kernel` once for every lane of every block. "" or the first fault, with the places and lanes that take part in it; the

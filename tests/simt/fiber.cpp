@@ -36,7 +36,8 @@ struct FiberStart {
 #if defined(EITRI_ASAN)
   __attribute__((no_sanitize("address")))
 #endif
-  static void run(Fiber* fiber) {
+  static void
+  run(Fiber* fiber) {
 #if defined(EITRI_ASAN)
     __sanitizer_finish_switch_fiber(fiber->fake_stack_, &fiber->outer_bottom_, &fiber->outer_size_);
 #endif
@@ -90,7 +91,7 @@ static void* new_stack(char* end, Fiber* fiber) {
   auto** top = reinterpret_cast<void**>(end) - 8;
   for (int i = 0; i < 8; ++i) top[i] = nullptr;
   top[2] = reinterpret_cast<void*>(&FiberStart::run);    // r13
-  top[3] = fiber;                                         // r12
+  top[3] = fiber;                                        // r12
   top[6] = reinterpret_cast<void*>(&eitri_fiber_begin);  // return address; rsp is then a multiple of 16 plus 8
   return top;
 }
@@ -126,9 +127,7 @@ Fiber::Fiber() {
   mprotect(memory_, guard_bytes(), PROT_NONE);
 }
 
-Fiber::~Fiber() {
-  munmap(memory_, guard_bytes() + kStackBytes);
-}
+Fiber::~Fiber() { munmap(memory_, guard_bytes() + kStackBytes); }
 
 void Fiber::reset(void (*entry)(void*), void* argument) {
   entry_ = entry;

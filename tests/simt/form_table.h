@@ -23,7 +23,8 @@ template <const auto& kList, class Lane, class Make> Lane find_lane(const auto& 
     Lane found = nullptr;
     ((kList.forms[kIndex] == form ? (void)(found = make.template operator()<kList.forms[kIndex]>()) : (void)0), ...);
     return found;
-  }(std::make_index_sequence<kList.count>());
+  }
+  (std::make_index_sequence<kList.count>());
 }
 
 }  // namespace eitri

@@ -64,7 +64,8 @@ TEST(SimtOps, activation_has_the_bits_of_avx2) {
     std::vector<double> want;
     for (const Output& o : Activation::outputs(args))
       for (int64_t r = 0; r < o.view.shape[0]; ++r)
-        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j) want.push_back(o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r}));
+        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j)
+          want.push_back(o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r}));
     maker.poison_outputs();
     const EmulatedLaunch launch = activation_launch(args, problem, 64, 8);
     ASSERT_TRUE(launch.lane);
@@ -74,8 +75,8 @@ TEST(SimtOps, activation_has_the_bits_of_avx2) {
       for (int64_t r = 0; r < o.view.shape[0]; ++r)
         for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j, ++i) {
           const double got = o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r});
-          ASSERT_TRUE(got == want[i] || (std::isnan(got) && std::isnan(want[i]))) << o.name << "[" << r << ", " << j << "] is " << got
-                                                                                   << "; AVX2 has " << want[i];
+          ASSERT_TRUE(got == want[i] || (std::isnan(got) && std::isnan(want[i])))
+              << o.name << "[" << r << ", " << j << "] is " << got << "; AVX2 has " << want[i];
         }
   }
 }
@@ -93,8 +94,7 @@ TEST(SimtShape, rows_fit_their_blocks) {
           ASSERT_TRUE(shape.chunks == 0 || int64_t{shape.threads} * shape.chunks * wide >= columns);
           ASSERT_LE(shape.threads * std::max(1, shape.chunks / 2), 1024) << "registers";
           // No chunk is without work.
-          ASSERT_TRUE(shape.chunks <= 1 || int64_t{shape.threads} * (shape.chunks - 1) * wide < columns ||
-                      shape.threads == warp_size);
+          ASSERT_TRUE(shape.chunks <= 1 || int64_t{shape.threads} * (shape.chunks - 1) * wide < columns || shape.threads == warp_size);
           if (columns > 2048 * wide) ASSERT_EQ(shape.chunks, 0);
         }
 }
@@ -105,8 +105,9 @@ TEST(SimtShape, entries_name_what_they_are_compiled_for) {
   EXPECT_STREQ(entry.entry, "rmsnorm_block_per_row");
   EXPECT_EQ(entry.threads, 448);
   EXPECT_EQ(entry.blocks, 4096);
-  EXPECT_THAT(entry.defines, testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3",
-                                                  "EITRI_QUANT=per_1x128", "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2"));
+  EXPECT_THAT(entry.defines,
+              testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3", "EITRI_QUANT=per_1x128",
+                                   "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2"));
   const Activation::Problem act{.rows = 64, .inter = 768};
   EXPECT_THAT(activation_entry(act, activation_shape(act, {})).defines,
               testing::ElementsAre("EITRI_ENTRY=activation_tiles", "EITRI_X=bf16", "EITRI_OUT=bf16", "EITRI_KIND=silu",

@@ -3,10 +3,10 @@
 #pragma once
 
 namespace eitri::simt32 {
-void reverse(const float* in, float* out);              // right
-void block_total(const float* in, float* out);          // right: the sum of all, twice
-void count_up(const float* in, float* out);             // right: atomics; how many values are positive
-void warp_reverse(const float* in, float* out);         // right: through shared memory and sync_warp
+void reverse(const float* in, float* out);       // right
+void block_total(const float* in, float* out);   // right: the sum of all, twice
+void count_up(const float* in, float* out);      // right: atomics; how many values are positive
+void warp_reverse(const float* in, float* out);  // right: through shared memory and sync_warp
 void missing_barrier(const float* in, float* out);
 void missing_barrier_before_reuse(const float* in, float* out);
 void missing_warp_barrier(const float* in, float* out);
@@ -23,7 +23,7 @@ void loops_of_different_length(const float* in, float* out);
 void lane_out_of_the_warp(const float* in, float* out);
 void misaligned(const float* in, float* out);
 void throws(const float* in, float* out);
-void sum_of_32_lanes(const float* in, float* out);      // no fault, and right with warps of 32 only
+void sum_of_32_lanes(const float* in, float* out);  // no fault, and right with warps of 32 only
 }  // namespace eitri::simt32
 
 namespace eitri::simt64 {

@@ -34,9 +34,8 @@ constexpr auto rmsnorm_forms() {
 constexpr auto kRmsNormForms = rmsnorm_forms();
 
 RmsNormLane rmsnorm_lane(const RmsNormForm& form) {
-  return find_lane<kRmsNormForms, RmsNormLane>(form, []<RmsNormForm kForm>() -> RmsNormLane {
-    return [](const RmsNormGrid& grid) { rmsnorm_block_per_row<kForm>(grid); };
-  });
+  return find_lane<kRmsNormForms, RmsNormLane>(
+      form, []<RmsNormForm kForm>() -> RmsNormLane { return [](const RmsNormGrid& grid) { rmsnorm_block_per_row<kForm>(grid); }; });
 }
 
 }  // namespace eitri::EITRI_SIMT

@@ -124,8 +124,9 @@ int run(const DoctorOptions& options) {
       {"caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} MiB", device.l1_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 20)});
   table.add({"huge pages", huge_pages()});
   table.add({"available memory", fmt::format("{:.1f} GiB", static_cast<double>(available_memory()) / (1 << 30))});
-  table.add(
-      {"machine profile", p.measured ? fmt::format("measured, {} threads{}", p.threads, p.noisy ? ", while other programs had the cores: rates are too low" : "") : "nominal; `eitri doctor --measure` measures it"});
+  table.add({"machine profile", p.measured ? fmt::format("measured, {} threads{}", p.threads,
+                                                         p.noisy ? ", while other programs had the cores: rates are too low" : "")
+                                           : "nominal; `eitri doctor --measure` measures it"});
   table.add({"  bf16, int8, f32",
              fmt::format("{:.0f} GFLOP/s, {:.0f} GOP/s, {:.0f} GFLOP/s", giga(p.bf16_flops), giga(p.i8_ops), giga(p.f32_flops))});
   table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});

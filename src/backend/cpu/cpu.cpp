@@ -195,7 +195,8 @@ void bump_route_generation() { state().generation.fetch_add(1, std::memory_order
 
 const Device& cpu_device() {
   State& s = state();
-  if (const Device* d = s.current.load(std::memory_order_acquire); d != nullptr) [[likely]] return *d;
+  if (const Device* d = s.current.load(std::memory_order_acquire); d != nullptr) [[likely]]
+    return *d;
   std::lock_guard lock(s.mutex);
   if (const Device* d = s.current.load(std::memory_order_acquire); d != nullptr) return *d;
   Isa isa = default_isa();

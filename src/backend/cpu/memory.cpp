@@ -28,8 +28,7 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   // 1.5x (memory) to 2.6x (a big L3) of read bandwidth, and malloc does not ask for them.
   const bool huge = bytes >= kHugePage;
   mapped_ = huge ? round_up(bytes, kHugePage) + kHugePage : round_up(bytes, 4096);
-  void* p = bytes > (size_t{1} << 62) ? MAP_FAILED
-                                      : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = bytes > (size_t{1} << 62) ? MAP_FAILED : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) fail(Code::out_of_memory, str("buffer: ", bytes, " bytes could not be mapped"));
   data_ = static_cast<std::byte*>(p);
   if (huge) {

@@ -41,11 +41,14 @@ Tile filled(uint16_t pattern) {
 double bf16_amx(int64_t rounds) {
   static const Tile a = filled(0x3f00), b = filled(0x3e00);
   configure();
-  asm volatile("tileloadd (%0,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm6\n\t"
-               "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"r"(a.byte), "r"(b.byte), "r"(int64_t{64}));
+  asm volatile(
+      "tileloadd (%0,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm6\n\t"
+      "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"r"(a.byte),
+      "r"(b.byte), "r"(int64_t{64}));
   for (int64_t r = 0; r < rounds; ++r)
-    asm volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm6, %tmm4, %tmm1\n\t"
-                 "tdpbf16ps %tmm6, %tmm4, %tmm2\n\ttdpbf16ps %tmm6, %tmm4, %tmm3");
+    asm volatile(
+        "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm6, %tmm4, %tmm1\n\t"
+        "tdpbf16ps %tmm6, %tmm4, %tmm2\n\ttdpbf16ps %tmm6, %tmm4, %tmm3");
   asm volatile("tilerelease");
   return 4 * 16384.0 * static_cast<double>(rounds);  // 16 x 16 x 32 products per tile operation
 }
@@ -53,11 +56,14 @@ double bf16_amx(int64_t rounds) {
 double i8_amx(int64_t rounds) {
   static const Tile a = filled(0x1234), b = filled(0x4321);
   configure();
-  asm volatile("tileloadd (%0,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm6\n\t"
-               "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"r"(a.byte), "r"(b.byte), "r"(int64_t{64}));
+  asm volatile(
+      "tileloadd (%0,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm6\n\t"
+      "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"r"(a.byte),
+      "r"(b.byte), "r"(int64_t{64}));
   for (int64_t r = 0; r < rounds; ++r)
-    asm volatile("tdpbssd %tmm6, %tmm4, %tmm0\n\ttdpbssd %tmm6, %tmm4, %tmm1\n\t"
-                 "tdpbssd %tmm6, %tmm4, %tmm2\n\ttdpbssd %tmm6, %tmm4, %tmm3");
+    asm volatile(
+        "tdpbssd %tmm6, %tmm4, %tmm0\n\ttdpbssd %tmm6, %tmm4, %tmm1\n\t"
+        "tdpbssd %tmm6, %tmm4, %tmm2\n\ttdpbssd %tmm6, %tmm4, %tmm3");
   asm volatile("tilerelease");
   return 4 * 32768.0 * static_cast<double>(rounds);
 }

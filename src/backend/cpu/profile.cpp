@@ -64,8 +64,7 @@ double peak_rate(int threads, double& waited, double (*probe)(int64_t)) {
     rounds = static_cast<int64_t>(static_cast<double>(rounds) * std::clamp(3e-3 / std::max(s, 1e-7), 2.0, 50.0));
   }
   std::vector<double> rates;
-  for (int window = 0; window < 12; ++window)
-    rates.push_back(team_rate(threads, waited, [&](int, int) { return probe(rounds); }));
+  for (int window = 0; window < 12; ++window) rates.push_back(team_rate(threads, waited, [&](int, int) { return probe(rounds); }));
   return upper_quartile(std::move(rates));
 }
 
@@ -155,9 +154,14 @@ std::optional<Profile> stored_profile(const Device& device, int threads) {
   try {
     const auto j = nlohmann::json::parse(read_file(path, 1 << 16));
     if (j.at("identity").get<std::string>() != identity(device, threads)) return std::nullopt;  // hash collision
-    Profile p{.threads = threads, .bf16_flops = j.at("bf16_flops").get<double>(), .i8_ops = j.at("i8_ops").get<double>(),
-              .f32_flops = j.at("f32_flops").get<double>(), .read_bytes = j.at("read_bytes").get<double>(),
-              .l2_bytes = j.at("l2_bytes").get<double>(), .measured = true, .noisy = j.at("noisy").get<bool>()};
+    Profile p{.threads = threads,
+              .bf16_flops = j.at("bf16_flops").get<double>(),
+              .i8_ops = j.at("i8_ops").get<double>(),
+              .f32_flops = j.at("f32_flops").get<double>(),
+              .read_bytes = j.at("read_bytes").get<double>(),
+              .l2_bytes = j.at("l2_bytes").get<double>(),
+              .measured = true,
+              .noisy = j.at("noisy").get<bool>()};
     for (const double v : {p.bf16_flops, p.i8_ops, p.f32_flops, p.read_bytes, p.l2_bytes})
       if (!(v > 0 && v < 1e18)) throw std::runtime_error("a rate is not positive");
     return p;
@@ -173,9 +177,14 @@ Profile cached_profile(const Device& device, int threads, bool refresh) {
   const Profile p = measure_profile(device, threads);
   const std::string path = file_for(device, threads);
   if (path.empty()) return p;
-  const nlohmann::ordered_json j = {{"identity", identity(device, threads)}, {"threads", threads},
-                                    {"bf16_flops", p.bf16_flops}, {"i8_ops", p.i8_ops}, {"f32_flops", p.f32_flops},
-                                    {"read_bytes", p.read_bytes}, {"l2_bytes", p.l2_bytes}, {"noisy", p.noisy}};
+  const nlohmann::ordered_json j = {{"identity", identity(device, threads)},
+                                    {"threads", threads},
+                                    {"bf16_flops", p.bf16_flops},
+                                    {"i8_ops", p.i8_ops},
+                                    {"f32_flops", p.f32_flops},
+                                    {"read_bytes", p.read_bytes},
+                                    {"l2_bytes", p.l2_bytes},
+                                    {"noisy", p.noisy}};
   try {
     make_private_dir(path.substr(0, path.rfind('/')));
     write_file_atomic(path, j.dump(2) + "\n", FileAccess::owner_only);

@@ -2,8 +2,8 @@
 // calling thread, as OpenMP itself would do; a process with its own pool (PyTorch) calls us from one thread.
 #pragma once
 
-#include <cstdint>
 #include <omp.h>
+#include <cstdint>
 
 #include <algorithm>
 #include <atomic>

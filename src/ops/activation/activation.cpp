@@ -14,8 +14,8 @@ namespace eitri {
 
 void check_activation(const ActivationParams& params, GateLayout gate, const char* op) {
   using enum ActivationKind;
-  require(static_cast<size_t>(params.kind) < enum_names(none).size(), op, ": activation is number ",
-          static_cast<int>(params.kind), "; expected a kind that eitri knows");
+  require(static_cast<size_t>(params.kind) < enum_names(none).size(), op, ": activation is number ", static_cast<int>(params.kind),
+          "; expected a kind that eitri knows");
   require(static_cast<size_t>(gate) < enum_names(gate).size(), op, ": gate is number ", static_cast<int>(gate),
           "; expected a layout that eitri knows");
   const bool gated = gate != GateLayout::none;
@@ -26,8 +26,7 @@ void check_activation(const ActivationParams& params, GateLayout gate, const cha
   require(std::isfinite(params.limit) && params.limit >= 0, op, ": limit is ", params.limit, "; expected a finite number >= 0");
   require(params.limit == 0 || params.kind == silu || params.kind == swiglu, op, ": limit is ", params.limit,
           "; expected 0 (activation is ", params.kind, ")");
-  if (params.kind == swiglu)
-    require(std::isfinite(params.alpha), op, ": alpha is ", params.alpha, "; expected a finite number");
+  if (params.kind == swiglu) require(std::isfinite(params.alpha), op, ": alpha is ", params.alpha, "; expected a finite number");
   if (params.kind == situv2) {
     require(std::isfinite(params.beta) && params.beta != 0, op, ": beta is ", params.beta, "; expected a finite number, not 0");
     require(std::isfinite(params.linear_beta) && params.linear_beta != 0, op, ": linear_beta is ", params.linear_beta,
@@ -52,8 +51,14 @@ Activation::Problem Activation::check(const Args& args) {
     if (quantised) check_apart(args.scale, "scale", *index, "sorted_ids or num_valid", name);
   }
   if (quantised) check_apart(args.scale, "scale", args.x, "x", name);
-  return {.rows = rows, .inter = inter, .x = args.x.dtype, .out = args.out.dtype, .kind = args.activation.kind,
-          .gate = args.gate, .limited = args.activation.limit > 0, .sorted = sorted};
+  return {.rows = rows,
+          .inter = inter,
+          .x = args.x.dtype,
+          .out = args.out.dtype,
+          .kind = args.activation.kind,
+          .gate = args.gate,
+          .limited = args.activation.limit > 0,
+          .sorted = sorted};
 }
 
 Activation::Args Activation::rows_of(const Args& args, int64_t begin, int64_t end) {
@@ -114,8 +119,7 @@ size_t workspace_rows(const Activation::Problem& p, const Config&, const Device&
   return static_cast<size_t>(scratch_bytes(p)) * static_cast<size_t>(std::max(1, max_threads()));
 }
 
-template <Rows kRows>
-void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config&, Launch& launch) {
+template <Rows kRows> void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config&, Launch& launch) {
   const ActivationTask task = activation_task(args, p);
   Activation::Problem real = p;
   if (p.sorted) real.rows = std::clamp<int64_t>(static_cast<const int32_t*>(args.num_valid.data)[0], 0, p.rows);
@@ -145,18 +149,38 @@ constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .bat
 std::span<const Kernel<Activation>> Activation::kernels() {
   static const Kernel<Activation> kTable[] = {
 #if EITRI_X86
-      {.name = "activation.x86_avx512.rows", .family = Family::tile_template, .target = Target::x86_avx512,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kAvx512PerNs>, .workspace = workspace_rows,
-       .launch = launch_rows<avx512::activate_rows>},
-      {.name = "activation.x86_avx2.rows", .family = Family::tile_template, .target = Target::x86_avx2,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kAvx2PerNs>, .workspace = workspace_rows,
-       .launch = launch_rows<avx2::activate_rows>},
+    {.name = "activation.x86_avx512.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx512,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx512PerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx512::activate_rows>},
+    {.name = "activation.x86_avx2.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx2,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx2PerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx2::activate_rows>},
 #endif
-      {.name = "activation.portable.rows", .family = Family::tile_template, .target = Target::any_cpu,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kPortablePerNs>, .workspace = workspace_rows,
-       .launch = launch_rows<portable::activate_rows>},
-      {.name = "activation.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+    {.name = "activation.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kPortablePerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<portable::activate_rows>},
+    {.name = "activation.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_reference,
+     .launch = launch_reference},
   };
   return kTable;
 }

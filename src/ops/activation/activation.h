@@ -18,8 +18,7 @@ struct ExactActivation {
 };
 ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up);
 /// How far the value moves when gate and up are off by at most `gate_error` and `up_error`: evaluated, not linearised.
-double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error,
-                         double up_error);
+double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error, double up_error);
 /// Refuses a kind that does not go with the gate layout (swiglu and situv2 need one; none and relu take none) and bad
 /// parameters.
 void check_activation(const ActivationParams& params, GateLayout gate, const char* op);

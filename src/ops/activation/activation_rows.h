@@ -61,8 +61,7 @@ template <ActivationKind kKind, GateLayout kGate, DType kIn, DType kOut>
 __attribute__((noinline)) void activate_row(const ActivationTask& task, const std::byte* x, void* out) {
   int64_t j = 0;
   for (; j + F::kLanes <= task.inter; j += F::kLanes) store_as<kOut>(activated<kKind, kGate, kIn>(task, x, j), out, j);
-  if (j < task.inter)
-    store_as_partial<kOut>(activated_partial<kKind, kGate, kIn>(task, x, j, task.inter - j), out, j, task.inter - j);
+  if (j < task.inter) store_as_partial<kOut>(activated_partial<kKind, kGate, kIn>(task, x, j, task.inter - j), out, j, task.inter - j);
 }
 
 template <ActivationKind kKind, GateLayout kGate, DType kIn, DType kOut>

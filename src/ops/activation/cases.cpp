@@ -61,8 +61,8 @@ Activation::Args Activation::make(const Problem& p, Maker& maker) {
   if (p.rows >= 5 && columns >= 2) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < columns; ++j) {
-      store(args.x, {1, j}, 0);                             // B26
-      store(args.x, {2, j}, load(args.x, {2, j}) * 40);     // the tails of the functions
+      store(args.x, {1, j}, 0);                          // B26
+      store(args.x, {2, j}, load(args.x, {2, j}) * 40);  // the tails of the functions
     }
     store(args.x, {3, columns / 2}, std::numeric_limits<double>::quiet_NaN());  // B31
     store(args.x, {3, 0}, kInfinity);

@@ -75,8 +75,7 @@ ExactActivation activate_exact(const ActivationParams& params, bool gated, doubl
   return {value, std::isfinite(error) ? error : 0};
 }
 
-double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error,
-                         double up_error) {
+double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error, double up_error) {
   const double center = activate_exact(params, gated, gate, up).value;
   double farthest = 0;
   for (int g = -1; g <= 1; ++g)

@@ -99,7 +99,11 @@ template <ActivationForm kForm> EITRI_INLINE void activation_block_per_row(const
 #endif
 EITRI_KERNEL(EITRI_THREADS) EITRI_ENTRY(const eitri::ActivationGrid grid) {
   using namespace eitri;
-  EITRI_SIMT::EITRI_ENTRY<ActivationForm{.x = DType::EITRI_X, .out = DType::EITRI_OUT, .kind = ActivationKind::EITRI_KIND,
-                                         .gate = GateLayout::EITRI_GATE, .threads = EITRI_THREADS, .chunks = EITRI_CHUNKS}>(grid);
+  EITRI_SIMT::EITRI_ENTRY<ActivationForm{.x = DType::EITRI_X,
+                                         .out = DType::EITRI_OUT,
+                                         .kind = ActivationKind::EITRI_KIND,
+                                         .gate = GateLayout::EITRI_GATE,
+                                         .threads = EITRI_THREADS,
+                                         .chunks = EITRI_CHUNKS}>(grid);
 }
 #endif

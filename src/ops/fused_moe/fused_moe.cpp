@@ -109,7 +109,8 @@ Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated) {
 void check_aliases(const FusedMoeArgs& args) {
   const ByteRange out = byte_range(args.out);
   const auto apart = [&](const View& view, const char* name) {
-    if (view.given() && out.meets(byte_range(view))) [[unlikely]] check_apart(args.out, "out", view, name, kOp);
+    if (view.given() && out.meets(byte_range(view))) [[unlikely]]
+      check_apart(args.out, "out", view, name, kOp);
   };
   apart(args.x, "x");
   apart(args.topk_weights, "topk_weights");

@@ -222,8 +222,9 @@ const PackedHeader& packed_header(const View& view, const char* op, const char* 
   // Weights of one shape have one header, so a call usually meets a header that this thread has verified before.
   static thread_local std::array<PackedHeader, 16> verified;
   // Unsigned: the header may be a hostile file's.
-  const auto slot = (static_cast<uint64_t>(header.n) * 31 + static_cast<uint64_t>(header.k) * 7 + static_cast<uint64_t>(header.batch) + header.dtype) %
-                    verified.size();
+  const auto slot =
+      (static_cast<uint64_t>(header.n) * 31 + static_cast<uint64_t>(header.k) * 7 + static_cast<uint64_t>(header.batch) + header.dtype) %
+      verified.size();
   if (std::memcmp(&verified[slot], &header, sizeof header) != 0) [[unlikely]] {
     const std::string fault = header_fault(header);
     if (!fault.empty()) fail(Code::invalid_argument, str(op, ": ", arg, " is ", fault, "; expected a buffer of pack_weights"));

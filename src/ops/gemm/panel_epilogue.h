@@ -70,8 +70,8 @@ EITRI_INLINE void put(const PanelTask& task, F y, std::byte* c, int64_t column, 
 }
 
 template <ActivationKind kKind, bool kGated, Sums kSums>
-EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const std::byte* sums,
-                         int64_t sums_stride, int64_t row_begin, int64_t rows) {
+EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const std::byte* sums, int64_t sums_stride,
+                         int64_t row_begin, int64_t rows) {
   constexpr int64_t kOutputs = kGated ? kPanelColumns / 2 : kPanelColumns;
   const int64_t first = panel * kOutputs;
   const int64_t valid = task.n - first < kOutputs ? task.n - first : kOutputs;
@@ -105,8 +105,8 @@ EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int
 /// sums + r * sums_stride bytes; a gated panel has 16 gate sums, then the matching 16 up sums. Only columns that exist
 /// are written. `vectors` are those of the panel.
 template <Sums kSums>
-static void finish_rows(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const void* sums,
-                        int64_t sums_stride, int64_t row_begin, int64_t rows) {
+static void finish_rows(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const void* sums, int64_t sums_stride,
+                        int64_t row_begin, int64_t rows) {
   const auto* bytes = static_cast<const std::byte*>(sums);
   with_activation(task.activation.kind, [&](auto kind) {
     constexpr ActivationKind kKind = decltype(kind)::value;
@@ -114,14 +114,12 @@ static void finish_rows(const PanelTask& task, const PanelVectors& vectors, int6
     constexpr bool kNeedsGate = kKind == ActivationKind::swiglu || kKind == ActivationKind::situv2;
     if (kNeedsGate || task.gate != GateLayout::none)
       detail::finish<kKind, true, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
-    else if constexpr (!kNeedsGate)
-      detail::finish<kKind, false, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
+    else if constexpr (!kNeedsGate) detail::finish<kKind, false, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
   });
 }
 /// The same, when all rows of a panel are finished at once.
 template <Sums kSums>
-static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, int64_t sums_stride, int64_t row_begin,
-                        int64_t rows) {
+static void finish_rows(const PanelTask& task, int64_t panel, const void* sums, int64_t sums_stride, int64_t row_begin, int64_t rows) {
   PanelVectors vectors;
   gather_vectors(task, panel, vectors);
   finish_rows<kSums>(task, vectors, panel, sums, sums_stride, row_begin, rows);

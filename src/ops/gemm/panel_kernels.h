@@ -20,7 +20,7 @@
 namespace eitri {
 
 inline constexpr int64_t kPanelColumns = 32;
-inline constexpr int64_t kStepBytes = 64;     // of k, per column
+inline constexpr int64_t kStepBytes = 64;  // of k, per column
 inline constexpr int64_t kTileBytes = 1024;
 inline constexpr int64_t kPanelSumsBytes = 128;
 
@@ -74,15 +74,15 @@ struct PanelTask {
   // C: row i at c + (c_row_index ? c_row_index[i] : i) * c_stride bytes; column j of the panel range at its logical place.
   std::byte* c = nullptr;
   int64_t c_stride = 0;
-  DType c_dtype = DType::f32;              // f32, bf16, f16
+  DType c_dtype = DType::f32;  // f32, bf16, f16
   const int32_t* c_row_index = nullptr;
   // accumulate: c (f32) += c_weight[i] * x. Rows may repeat within a task; they add in row order.
   bool accumulate = false;
   const float* c_weight = nullptr;
 
   // Tuning, 0 = the kernel's default.
-  int32_t block_m = 0;      // rows of A packed at a time
-  int32_t chunk_k = 0;      // k-steps of a panel that stay in L1
+  int32_t block_m = 0;  // rows of A packed at a time
+  int32_t chunk_k = 0;  // k-steps of a panel that stay in L1
 
   std::byte* scratch = nullptr;  // panel_scratch() bytes, 64-byte aligned, this thread's own; contents arbitrary
 };

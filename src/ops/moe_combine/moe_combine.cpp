@@ -71,8 +71,7 @@ template <const double& kPerNs> Guess guess_rows(const MoeCombine::Problem& p, c
 
 int64_t stride_bytes(const View& view) { return view.stride[0] * bits(view.dtype) / 8; }
 
-template <Pieces kPieces>
-void launch_rows(const MoeCombineArgs& args, const MoeCombine::Problem& p, const Config&, Launch& launch) {
+template <Pieces kPieces> void launch_rows(const MoeCombineArgs& args, const MoeCombine::Problem& p, const Config&, Launch& launch) {
   MoeCombineTask task{.y = static_cast<const std::byte*>(args.y.data),
                       .y_stride = stride_bytes(args.y),
                       .y_rows = args.y.shape[0],
@@ -114,18 +113,35 @@ constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .bat
 std::span<const Kernel<MoeCombine>> MoeCombine::kernels() {
   static const Kernel<MoeCombine> kTable[] = {
 #if EITRI_X86
-      {.name = "moe_combine.x86_avx512.rows", .family = Family::tile_template, .target = Target::x86_avx512,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kAvx512PerNs>,
-       .launch = launch_rows<avx512::combine_pieces>},
-      {.name = "moe_combine.x86_avx2.rows", .family = Family::tile_template, .target = Target::x86_avx2,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kAvx2PerNs>,
-       .launch = launch_rows<avx2::combine_pieces>},
+    {.name = "moe_combine.x86_avx512.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx512,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx512PerNs>,
+     .launch = launch_rows<avx512::combine_pieces>},
+    {.name = "moe_combine.x86_avx2.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx2,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx2PerNs>,
+     .launch = launch_rows<avx2::combine_pieces>},
 #endif
-      {.name = "moe_combine.portable.rows", .family = Family::tile_template, .target = Target::any_cpu,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<kPortablePerNs>,
-       .launch = launch_rows<portable::combine_pieces>},
-      {.name = "moe_combine.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+    {.name = "moe_combine.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kPortablePerNs>,
+     .launch = launch_rows<portable::combine_pieces>},
+    {.name = "moe_combine.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_reference,
+     .launch = launch_reference},
   };
   return kTable;
 }

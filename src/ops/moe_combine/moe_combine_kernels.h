@@ -12,7 +12,7 @@ struct MoeCombineTask {
   const std::byte* y = nullptr;
   int64_t y_stride = 0;  // bytes, like all strides here
   int64_t y_rows = 0;
-  DType y_dtype = DType::bf16;  // of `shared` too
+  DType y_dtype = DType::bf16;         // of `shared` too
   const std::byte* reverse = nullptr;  // i32
   int64_t reverse_stride = 0;
   const std::byte* weights = nullptr;  // f32; null: 1

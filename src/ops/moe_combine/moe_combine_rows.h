@@ -9,8 +9,7 @@
 namespace eitri::EITRI_VEC {
 
 /// kVectors full vectors of columns from `column` on.
-template <DType kIn, DType kOut, int kVectors>
-EITRI_INLINE void combine_block(const MoeCombineTask& task, int64_t token, int64_t column) {
+template <DType kIn, DType kOut, int kVectors> EITRI_INLINE void combine_block(const MoeCombineTask& task, int64_t token, int64_t column) {
   constexpr int64_t kLanes = F::kLanes;
   const auto* reverse = reinterpret_cast<const int32_t*>(task.reverse + token * task.reverse_stride);
   const auto* weights = reinterpret_cast<const float*>(task.weights + (task.weights == nullptr ? 0 : token * task.weights_stride));
@@ -32,8 +31,7 @@ EITRI_INLINE void combine_block(const MoeCombineTask& task, int64_t token, int64
 }
 
 /// The last n < kLanes columns.
-template <DType kIn, DType kOut>
-EITRI_INLINE void combine_tail(const MoeCombineTask& task, int64_t token, int64_t column, int64_t n) {
+template <DType kIn, DType kOut> EITRI_INLINE void combine_tail(const MoeCombineTask& task, int64_t token, int64_t column, int64_t n) {
   const auto* reverse = reinterpret_cast<const int32_t*>(task.reverse + token * task.reverse_stride);
   const auto* weights = reinterpret_cast<const float*>(task.weights + (task.weights == nullptr ? 0 : token * task.weights_stride));
   F sum = F::zero();
@@ -54,8 +52,7 @@ template <DType kIn, DType kOut> void combine_typed(const MoeCombineTask& task, 
     const int64_t token = piece / pieces;
     int64_t column = piece % pieces * kCombineColumns;
     const int64_t stop = column + kCombineColumns < task.hidden ? column + kCombineColumns : task.hidden;
-    for (; column + kVectors * kLanes <= stop; column += kVectors * kLanes)
-      combine_block<kIn, kOut, kVectors>(task, token, column);
+    for (; column + kVectors * kLanes <= stop; column += kVectors * kLanes) combine_block<kIn, kOut, kVectors>(task, token, column);
     for (; column + kLanes <= stop; column += kLanes) combine_block<kIn, kOut, 1>(task, token, column);
     if (column < stop) combine_tail<kIn, kOut>(task, token, column, stop - column);
   }

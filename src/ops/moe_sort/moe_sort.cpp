@@ -20,10 +20,8 @@ MoeSort::Problem MoeSort::check(const Args& args) {
   require(top_k <= std::min<int64_t>(127, args.experts), name, ": topk_ids is ", args.topk_ids, "; expected at most ",
           std::min<int64_t>(127, args.experts), " columns (experts; and 7 bits of a sorted id)");
   check_tensor(args.topk_weights, name, "topk_weights", Access::read, DType::f32, {tokens, top_k});
-  if (args.expert_mask.given())
-    check_tensor(args.expert_mask, name, "expert_mask", Access::read, DType::i32, {args.experts});
-  if (args.num_local_tokens.given())
-    check_tensor(args.num_local_tokens, name, "num_local_tokens", Access::read, DType::i32, {1});
+  if (args.expert_mask.given()) check_tensor(args.expert_mask, name, "expert_mask", Access::read, DType::i32, {args.experts});
+  if (args.num_local_tokens.given()) check_tensor(args.num_local_tokens, name, "num_local_tokens", Access::read, DType::i32, {1});
 
   const int64_t padded = max_padded(tokens, top_k, args.experts, args.block);
   require(padded <= std::numeric_limits<int32_t>::max(), name, ": tokens * top_k + experts * block - top_k is ", padded,
@@ -38,24 +36,35 @@ MoeSort::Problem MoeSort::check(const Args& args) {
     const View* view;
     const char* name;
   };
-  const Named written[] = {{&args.sorted_ids, "sorted_ids"}, {&args.sorted_weights, "sorted_weights"},
-                           {&args.sorted_expert_ids, "sorted_expert_ids"}, {&args.num_valid, "num_valid"},
+  const Named written[] = {{&args.sorted_ids, "sorted_ids"},
+                           {&args.sorted_weights, "sorted_weights"},
+                           {&args.sorted_expert_ids, "sorted_expert_ids"},
+                           {&args.num_valid, "num_valid"},
                            {&args.reverse, "reverse"}};
-  const Named read[] = {{&args.topk_ids, "topk_ids"}, {&args.topk_weights, "topk_weights"},
-                        {&args.expert_mask, "expert_mask"}, {&args.num_local_tokens, "num_local_tokens"}};
+  const Named read[] = {{&args.topk_ids, "topk_ids"},
+                        {&args.topk_weights, "topk_weights"},
+                        {&args.expert_mask, "expert_mask"},
+                        {&args.num_local_tokens, "num_local_tokens"}};
   for (const Named& out : written) {
     if (!out.view->given()) continue;
     for (const Named& in : read) check_apart(*out.view, out.name, *in.view, in.name, name);
     for (const Named& other : written)
       if (&other != &out) check_apart(*out.view, out.name, *other.view, other.name, name);
   }
-  return {.tokens = tokens, .experts = args.experts, .top_k = top_k, .block = args.block,
-          .mask = args.expert_mask.given(), .local = args.num_local_tokens.given(), .reverse = args.reverse.given()};
+  return {.tokens = tokens,
+          .experts = args.experts,
+          .top_k = top_k,
+          .block = args.block,
+          .mask = args.expert_mask.given(),
+          .local = args.num_local_tokens.given(),
+          .reverse = args.reverse.given()};
 }
 
 std::vector<Output> MoeSort::outputs(const Args& args) {
-  std::vector<Output> out = {{"sorted_ids", args.sorted_ids}, {"sorted_weights", args.sorted_weights},
-                             {"sorted_expert_ids", args.sorted_expert_ids}, {"num_valid", args.num_valid}};
+  std::vector<Output> out = {{"sorted_ids", args.sorted_ids},
+                             {"sorted_weights", args.sorted_weights},
+                             {"sorted_expert_ids", args.sorted_expert_ids},
+                             {"num_valid", args.num_valid}};
   if (args.reverse.given()) out.push_back({"reverse", args.reverse});
   return out;
 }
@@ -66,8 +75,8 @@ Cost MoeSort::cost(const Problem& p) {
   const auto pairs = static_cast<double>(p.tokens * p.top_k);
   const int64_t padded = max_padded(p.tokens, p.top_k, p.experts, p.block);
   return {.flops = 2 * pairs,
-          .bytes = pairs * (p.reverse ? 12 : 8) + static_cast<double>(padded) * 8 +
-                   static_cast<double>(max_blocks(padded, p.block)) * 4 + (p.mask ? static_cast<double>(p.experts) * 4 : 0),
+          .bytes = pairs * (p.reverse ? 12 : 8) + static_cast<double>(padded) * 8 + static_cast<double>(max_blocks(padded, p.block)) * 4 +
+                   (p.mask ? static_cast<double>(p.experts) * 4 : 0),
           .math = DType::f32};
 }
 
@@ -114,8 +123,7 @@ portable::SortTask task_of(const MoeSortArgs& args, const MoeSort::Problem& p) {
                           .block = p.block,
                           .padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, p.block)};
   task.blocks = MoeSort::max_blocks(task.padded, p.block);
-  if (p.local)
-    task.considered = std::clamp<int64_t>(static_cast<const int32_t*>(args.num_local_tokens.data)[0], 0, p.tokens);
+  if (p.local) task.considered = std::clamp<int64_t>(static_cast<const int32_t*>(args.num_local_tokens.data)[0], 0, p.tokens);
   return task;
 }
 
@@ -133,12 +141,8 @@ void launch_threads(const MoeSortArgs& args, const MoeSort::Problem& p, const Co
   portable::sort_counting_parallel(task_of(args, p), reinterpret_cast<int32_t*>(launch.workspace), parts);
 }
 
-Guess guess_reference(const MoeSort::Problem& p, const Device&) {
-  return {.config = {}, .us = 10 + 100 * (layout_us(p) + pairs_us(p))};
-}
-void launch_reference(const MoeSortArgs& args, const MoeSort::Problem&, const Config&, Launch&) {
-  MoeSort::reference(args, nullptr);
-}
+Guess guess_reference(const MoeSort::Problem& p, const Device&) { return {.config = {}, .us = 10 + 100 * (layout_us(p) + pairs_us(p))}; }
+void launch_reference(const MoeSortArgs& args, const MoeSort::Problem&, const Config&, Launch&) { MoeSort::reference(args, nullptr); }
 
 constexpr Numerics kNumerics{.accumulator = DType::i32, .repeatable = true, .batch_invariant = false};
 
@@ -146,13 +150,29 @@ constexpr Numerics kNumerics{.accumulator = DType::i32, .repeatable = true, .bat
 
 std::span<const Kernel<MoeSort>> MoeSort::kernels() {
   static const Kernel<MoeSort> kTable[] = {
-      {.name = "moe_sort.portable.counting", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_counting, .workspace = workspace_counting, .launch = launch_counting},
-      {.name = "moe_sort.portable.counting_threads", .family = Family::tile_template, .target = Target::any_cpu,
-       .numerics = kNumerics, .supports = takes_threads, .guess = guess_threads, .workspace = workspace_threads,
+      {.name = "moe_sort.portable.counting",
+       .family = Family::tile_template,
+       .target = Target::any_cpu,
+       .numerics = kNumerics,
+       .supports = takes_all,
+       .guess = guess_counting,
+       .workspace = workspace_counting,
+       .launch = launch_counting},
+      {.name = "moe_sort.portable.counting_threads",
+       .family = Family::tile_template,
+       .target = Target::any_cpu,
+       .numerics = kNumerics,
+       .supports = takes_threads,
+       .guess = guess_threads,
+       .workspace = workspace_threads,
        .launch = launch_threads},
-      {.name = "moe_sort.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+      {.name = "moe_sort.reference",
+       .family = Family::reference,
+       .target = Target::any_cpu,
+       .numerics = kNumerics,
+       .supports = takes_all,
+       .guess = guess_reference,
+       .launch = launch_reference},
   };
   return kTable;
 }

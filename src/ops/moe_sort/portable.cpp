@@ -95,9 +95,7 @@ void forget(const SortTask& task, Span tokens) {
 
 }  // namespace
 
-size_t sort_scratch(int64_t experts, int parts) {
-  return static_cast<size_t>(experts) * static_cast<size_t>(parts) * sizeof(int32_t);
-}
+size_t sort_scratch(int64_t experts, int parts) { return static_cast<size_t>(experts) * static_cast<size_t>(parts) * sizeof(int32_t); }
 
 void sort_counting(const SortTask& task, int32_t* scratch) {
   const Span all{0, task.considered};

@@ -24,8 +24,7 @@ void MoeSort::reference(const Args& args, Oracle* oracle) {
   const int64_t tokens = args.topk_ids.shape[0], top_k = args.topk_ids.shape[1], experts = args.experts;
   const auto padded = static_cast<size_t>(args.sorted_ids.shape[0]);
   int64_t considered = tokens;
-  if (args.num_local_tokens.given())
-    considered = std::clamp<int64_t>(static_cast<int64_t>(load(args.num_local_tokens, {0})), 0, tokens);
+  if (args.num_local_tokens.given()) considered = std::clamp<int64_t>(static_cast<int64_t>(load(args.num_local_tokens, {0})), 0, tokens);
 
   struct Pair {
     int64_t token, slot;

@@ -59,7 +59,7 @@ void put_special_rows(const View& x) {
   if (rows < 5 || cols < 1) return;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (int64_t j = 0; j < cols; ++j) {
-    store(x, {1, j}, 0);                                             // B26
+    store(x, {1, j}, 0);                                                                               // B26
     store(x, {3, j}, std::ldexp(static_cast<double>(j % 5 - 2), x.dtype == DType::f16 ? -24 : -133));  // subnormal
     store(x, {4, j}, 0);
   }

@@ -80,8 +80,7 @@ template <const double& kPerNs> Guess guess_rows(const Quantize::Problem& p, con
 template <Rows kRows> void launch_rows(const QuantizeArgs& args, const Quantize::Problem& p, const Config&, Launch& launch) {
   const QuantizeTask task = quantize_task(args, p);
   // Beyond num_valid nothing is real: sizing the team by the rows that are keeps decode steps on one thread.
-  const int64_t rows =
-      p.sorted ? std::clamp<int64_t>(static_cast<const int32_t*>(args.num_valid.data)[0], 0, p.rows) : p.rows;
+  const int64_t rows = p.sorted ? std::clamp<int64_t>(static_cast<const int32_t*>(args.num_valid.data)[0], 0, p.rows) : p.rows;
   const Quantize::Problem real{.rows = rows, .cols = p.cols, .x = p.x};
   const double us = row_pass_us_on_one(launch.device, Quantize::cost(real).bytes, elements_of(real), kAvx2PerNs);
   parallel(static_cast<int>(std::min<int64_t>(rows, threads_for(us, launch.threads))), [&](int thread, int threads) {
@@ -93,9 +92,7 @@ template <Rows kRows> void launch_rows(const QuantizeArgs& args, const Quantize:
 Guess guess_reference(const Quantize::Problem& p, const Device&) {
   return {.config = {}, .us = 10 + elements_of(p) / kReferencePerNs * 1e-3};
 }
-void launch_reference(const QuantizeArgs& args, const Quantize::Problem&, const Config&, Launch&) {
-  Quantize::reference(args, nullptr);
-}
+void launch_reference(const QuantizeArgs& args, const Quantize::Problem&, const Config&, Launch&) { Quantize::reference(args, nullptr); }
 
 constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
@@ -104,15 +101,35 @@ constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .bat
 std::span<const Kernel<Quantize>> Quantize::kernels() {
   static const Kernel<Quantize> kTable[] = {
 #if EITRI_X86
-      {.name = "quantize.x86_avx512.rows", .family = Family::tile_template, .target = Target::x86_avx512, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kAvx512PerNs>, .launch = launch_rows<avx512::quantize_rows>},
-      {.name = "quantize.x86_avx2.rows", .family = Family::tile_template, .target = Target::x86_avx2, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kAvx2PerNs>, .launch = launch_rows<avx2::quantize_rows>},
+    {.name = "quantize.x86_avx512.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx512,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx512PerNs>,
+     .launch = launch_rows<avx512::quantize_rows>},
+    {.name = "quantize.x86_avx2.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx2,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx2PerNs>,
+     .launch = launch_rows<avx2::quantize_rows>},
 #endif
-      {.name = "quantize.portable.rows", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kPortablePerNs>, .launch = launch_rows<portable::quantize_rows>},
-      {.name = "quantize.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+    {.name = "quantize.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kPortablePerNs>,
+     .launch = launch_rows<portable::quantize_rows>},
+    {.name = "quantize.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_reference,
+     .launch = launch_reference},
   };
   return kTable;
 }

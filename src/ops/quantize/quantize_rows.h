@@ -49,9 +49,7 @@ EITRI_INLINE uint16_t largest_code(const std::byte* x, int64_t cols) {
 template <> EITRI_INLINE float largest_magnitude<DType::bf16>(const std::byte* x, int64_t cols) {
   return decode_bf16(largest_code(x, cols));
 }
-template <> EITRI_INLINE float largest_magnitude<DType::f16>(const std::byte* x, int64_t cols) {
-  return decode_f16(largest_code(x, cols));
-}
+template <> EITRI_INLINE float largest_magnitude<DType::f16>(const std::byte* x, int64_t cols) { return decode_f16(largest_code(x, cols)); }
 #endif
 
 struct RowAmax {

@@ -19,12 +19,12 @@ QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape) {
 }
 
 SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape) {
-  return {.file = "ops/quantize/simt.cuh",
-          .entry = "quantize_block_per_row",
-          .defines = {simt_define("X", p.x), simt_define("Q", p.q), simt_define("THREADS", shape.threads),
-                      simt_define("CHUNKS", shape.chunks)},
-          .threads = shape.threads,
-          .blocks = blocks_for(p.rows)};
+  return {
+      .file = "ops/quantize/simt.cuh",
+      .entry = "quantize_block_per_row",
+      .defines = {simt_define("X", p.x), simt_define("Q", p.q), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+      .threads = shape.threads,
+      .blocks = blocks_for(p.rows)};
 }
 
 QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p) {

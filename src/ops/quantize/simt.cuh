@@ -50,7 +50,7 @@ template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const Qua
 #if defined(EITRI_THREADS)
 EITRI_KERNEL(EITRI_THREADS) quantize_block_per_row(const eitri::QuantizeGrid grid) {
   using namespace eitri;
-  EITRI_SIMT::quantize_block_per_row<QuantizeForm{.x = DType::EITRI_X, .q = DType::EITRI_Q, .threads = EITRI_THREADS,
-                                                  .chunks = EITRI_CHUNKS}>(grid);
+  EITRI_SIMT::quantize_block_per_row<QuantizeForm{
+      .x = DType::EITRI_X, .q = DType::EITRI_Q, .threads = EITRI_THREADS, .chunks = EITRI_CHUNKS}>(grid);
 }
 #endif

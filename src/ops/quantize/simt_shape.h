@@ -31,7 +31,7 @@ inline int wide_of(DType x) { return 128 / bits(x); }
 
 /// A kernel to compile and launch: entry `entry` of `file`, whose only argument is the op's parameter struct, by value.
 struct SimtEntry {
-  const char* file;   // from src/: "ops/rmsnorm/simt.cuh"
+  const char* file;  // from src/: "ops/rmsnorm/simt.cuh"
   const char* entry;
   std::vector<std::string> defines;  // "EITRI_X=bf16"
   int threads;

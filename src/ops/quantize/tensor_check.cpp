@@ -21,13 +21,12 @@ std::string wanted_text(DType dtype, std::initializer_list<int64_t> shape) {
 
 }  // namespace
 
-void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype,
-                  std::initializer_list<int64_t> shape) {
+void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype, std::initializer_list<int64_t> shape) {
   const int rank = static_cast<int>(shape.size());
   if (access == Access::write) check_output(view, op, arg, rank);
   else check_view(view, op, arg, rank);
-  bool ok = is_wanted(view.dtype, dtype) && view.layout == Layout::strided && view.device.kind == DeviceKind::cpu &&
-            has_unit_inner_stride(view);
+  bool ok =
+      is_wanted(view.dtype, dtype) && view.layout == Layout::strided && view.device.kind == DeviceKind::cpu && has_unit_inner_stride(view);
   int i = 0;
   for (int64_t extent : shape) ok = (extent == kAnyExtent || view.shape[i] == extent) && ok, ++i;
   if (!ok) [[unlikely]]
@@ -35,8 +34,8 @@ void check_tensor(const View& view, const char* op, const char* arg, Access acce
 }
 
 void check_apart(const View& output, const char* output_name, const View& other, const char* other_name, const char* op) {
-  require(!other.given() || !overlap(output, other), op, ": ", output_name, " is ", output, ", which shares memory with ",
-          other_name, "; expected memory of its own");
+  require(!other.given() || !overlap(output, other), op, ": ", output_name, " is ", output, ", which shares memory with ", other_name,
+          "; expected memory of its own");
 }
 
 }  // namespace eitri

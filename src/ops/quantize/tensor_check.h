@@ -12,8 +12,7 @@ enum class Access : uint8_t { read, write };
 /// A strided tensor in CPU memory with these extents (kAnyExtent: not looked at), unit inner stride, and of `dtype`
 /// (none: f32, bf16 or f16). Outputs must not overlap themselves. Error{invalid_argument} otherwise.
 inline constexpr int64_t kAnyExtent = -1;
-void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype,
-                  std::initializer_list<int64_t> shape);
+void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype, std::initializer_list<int64_t> shape);
 /// Refuses an output that shares memory with another argument (not given ones never do).
 void check_apart(const View& output, const char* output_name, const View& other, const char* other_name, const char* op);
 

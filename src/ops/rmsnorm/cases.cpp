@@ -17,8 +17,7 @@ struct Form {
 template <class F> void for_each_form(F&& f) {
   for (const DType x : {f32, bf16, f16})
     for (const DType weight : {none, f32, x})
-      for (const DType residual : {none, f32, x})
-        f(Form{x, weight, residual});
+      for (const DType residual : {none, f32, x}) f(Form{x, weight, residual});
 }
 
 }  // namespace
@@ -35,17 +34,32 @@ Cases<RmsNorm::Problem> RmsNorm::cases() {
   add("no columns in groups", {.tokens = 3, .hidden = 0, .out = i8, .quant = Quant::per_1x128});
   for_each_form([&](const Form& form) {
     for (const DType o : {f32, bf16, f16, i8, f8e4m3, f8e4m3fnuz})
-      add("forms and dtypes", {.tokens = 5, .hidden = 67, .x = form.x, .weight = form.weight, .residual = form.residual, .out = o,
+      add("forms and dtypes", {.tokens = 5,
+                               .hidden = 67,
+                               .x = form.x,
+                               .weight = form.weight,
+                               .residual = form.residual,
+                               .out = o,
                                .quant = o == f32 || o == bf16 || o == f16 ? Quant::none : Quant::per_token});
   });
   for (const DType x : {f32, bf16, f16}) {
     for (const DType o : {x, i8, f8e4m3, f8e4m3fnuz})
       for (const DType weight : {x, f32})
-        add("Gemma", {.tokens = 5, .hidden = 257, .x = x, .weight = weight, .out = o, .quant = o == x ? Quant::none : Quant::per_token,
+        add("Gemma", {.tokens = 5,
+                      .hidden = 257,
+                      .x = x,
+                      .weight = weight,
+                      .out = o,
+                      .quant = o == x ? Quant::none : Quant::per_token,
                       .norm_weight = NormWeight::plus_one});
     for (const int64_t hidden : {1, 127, 128, 129, 384, 515})
       for (const DType o : {i8, f8e4m3, f8e4m3fnuz})
-        add("groups of 128", {.tokens = 6, .hidden = hidden, .x = x, .weight = x, .residual = hidden == 384 ? x : none, .out = o,
+        add("groups of 128", {.tokens = 6,
+                              .hidden = hidden,
+                              .x = x,
+                              .weight = x,
+                              .residual = hidden == 384 ? x : none,
+                              .out = o,
                               .quant = Quant::per_1x128});
   }
   for (int64_t hidden = 1; hidden <= 130; ++hidden) add("B33", {.tokens = 3, .hidden = hidden, .x = f16, .weight = f16, .out = f16});

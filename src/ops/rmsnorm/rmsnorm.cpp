@@ -90,8 +90,14 @@ RmsNorm::Problem RmsNorm::check(const Args& args) {
     check_apart(args.scale, "scale", args.weight, "weight", name);
     check_apart(args.scale, "scale", args.residual, "residual", name);
   }
-  return {.tokens = tokens, .hidden = hidden, .x = x, .weight = args.weight.dtype, .residual = args.residual.dtype,
-          .out = args.out.dtype, .quant = args.quant, .norm_weight = args.norm_weight};
+  return {.tokens = tokens,
+          .hidden = hidden,
+          .x = x,
+          .weight = args.weight.dtype,
+          .residual = args.residual.dtype,
+          .out = args.out.dtype,
+          .quant = args.quant,
+          .norm_weight = args.norm_weight};
 }
 
 RmsNorm::Args RmsNorm::rows_of(const Args& args, int64_t begin, int64_t end) {
@@ -129,8 +135,8 @@ Cost RmsNorm::cost(const Problem& p) {
   const double elements = static_cast<double>(p.tokens) * static_cast<double>(p.hidden);
   const double scales = p.quant == Quant::none ? 0 : std::ceil(elements / static_cast<double>(std::max<int64_t>(1, columns_of_scale(p))));
   return {.flops = elements * (p.quant == Quant::none ? 4 : 7),
-          .bytes = elements * (bits(p.x) + 2 * bits(p.residual) + bits(p.out)) / 8 +
-                   static_cast<double>(p.hidden) * bits(p.weight) / 8 + 4 * scales,
+          .bytes = elements * (bits(p.x) + 2 * bits(p.residual) + bits(p.out)) / 8 + static_cast<double>(p.hidden) * bits(p.weight) / 8 +
+                   4 * scales,
           .math = DType::f32};
 }
 
@@ -159,16 +165,15 @@ template <Rows kRows> void launch_rows(const RmsNormArgs& args, const RmsNorm::P
   const double us = row_pass_us_on_one(launch.device, RmsNorm::cost(p).bytes, work_of(p), kAvx2PerNs);
   const int64_t scratch = scratch_bytes(p);
   // The route may be older than the thread count: never more threads than the workspace was made for.
-  const int64_t wanted = std::min({p.tokens, int64_t{threads_for(us, launch.threads)}, static_cast<int64_t>(launch.workspace_bytes) / scratch});
+  const int64_t wanted =
+      std::min({p.tokens, int64_t{threads_for(us, launch.threads)}, static_cast<int64_t>(launch.workspace_bytes) / scratch});
   parallel(static_cast<int>(wanted), [&](int thread, int threads) {
     const Span part = split(p.tokens, thread, threads);
     kRows(task, part.begin, part.end, reinterpret_cast<float*>(launch.workspace + thread * scratch));
   });
 }
 
-Guess guess_reference(const RmsNorm::Problem& p, const Device&) {
-  return {.config = {}, .us = 10 + work_of(p) / kReferencePerNs * 1e-3};
-}
+Guess guess_reference(const RmsNorm::Problem& p, const Device&) { return {.config = {}, .us = 10 + work_of(p) / kReferencePerNs * 1e-3}; }
 void launch_reference(const RmsNormArgs& args, const RmsNorm::Problem&, const Config&, Launch&) { RmsNorm::reference(args, nullptr); }
 
 constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
@@ -178,16 +183,38 @@ constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .bat
 std::span<const Kernel<RmsNorm>> RmsNorm::kernels() {
   static const Kernel<RmsNorm> kTable[] = {
 #if EITRI_X86
-      {.name = "rmsnorm.x86_avx512.rows", .family = Family::tile_template, .target = Target::x86_avx512, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kAvx512PerNs>, .workspace = workspace_rows, .launch = launch_rows<avx512::rmsnorm_rows>},
-      {.name = "rmsnorm.x86_avx2.rows", .family = Family::tile_template, .target = Target::x86_avx2, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kAvx2PerNs>, .workspace = workspace_rows, .launch = launch_rows<avx2::rmsnorm_rows>},
+    {.name = "rmsnorm.x86_avx512.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx512,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx512PerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx512::rmsnorm_rows>},
+    {.name = "rmsnorm.x86_avx2.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx2,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kAvx2PerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx2::rmsnorm_rows>},
 #endif
-      {.name = "rmsnorm.portable.rows", .family = Family::tile_template, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_rows<kPortablePerNs>, .workspace = workspace_rows,
-       .launch = launch_rows<portable::rmsnorm_rows>},
-      {.name = "rmsnorm.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+    {.name = "rmsnorm.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<kPortablePerNs>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<portable::rmsnorm_rows>},
+    {.name = "rmsnorm.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_reference,
+     .launch = launch_reference},
   };
   return kTable;
 }

@@ -23,9 +23,9 @@ struct RmsNormTask {
   std::byte* out = nullptr;
   int64_t out_stride = 0;
   DType out_dtype = DType::bf16;
-  float* scale = nullptr;  // with an i8 or f8 out
+  float* scale = nullptr;                                // with an i8 or f8 out
   int64_t scale_row_stride = 0, scale_group_stride = 0;  // elements
-  int64_t group = 0;       // columns that share a scale
+  int64_t group = 0;                                     // columns that share a scale
   int64_t hidden = 0;
   float eps = 0;
 };

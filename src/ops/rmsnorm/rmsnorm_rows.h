@@ -25,8 +25,7 @@ EITRI_INLINE F summed(const std::byte* x, const std::byte* residual, std::byte* 
     v = v + (whole ? load_as<kResidual>(residual, j) : load_as_partial<kResidual>(residual, j, n));
     if (whole) store_as<kResidual>(v, residual_out, j);
     else store_as_partial<kResidual>(v, residual_out, j, n);
-    if constexpr (kResidual != DType::f32)
-      v = whole ? load_as<kResidual>(residual_out, j) : load_as_partial<kResidual>(residual_out, j, n);
+    if constexpr (kResidual != DType::f32) v = whole ? load_as<kResidual>(residual_out, j) : load_as_partial<kResidual>(residual_out, j, n);
   }
   return v;
 }
@@ -96,7 +95,8 @@ EITRI_INLINE void quantize_row(const RmsNormTask& task, const float* scratch, st
   }
 }
 
-template <DType kWeight, NormWeight kKind> EITRI_INLINE void scale_row_to(const RmsNormTask& task, float* scratch, float factor, std::byte* out) {
+template <DType kWeight, NormWeight kKind>
+EITRI_INLINE void scale_row_to(const RmsNormTask& task, float* scratch, float factor, std::byte* out) {
   switch (task.out_dtype) {
     case DType::bf16: return scale_row<kWeight, kKind, DType::bf16>(scratch, factor, task.weight, task.hidden, out);
     case DType::f16: return scale_row<kWeight, kKind, DType::f16>(scratch, factor, task.weight, task.hidden, out);

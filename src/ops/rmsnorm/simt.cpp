@@ -32,8 +32,14 @@ RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& p) {
 }
 
 RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
-  return {.x = p.x, .weight = p.weight, .residual = p.residual, .out = p.out, .quant = p.quant, .norm_weight = p.norm_weight,
-          .threads = shape.threads, .chunks = shape.chunks};
+  return {.x = p.x,
+          .weight = p.weight,
+          .residual = p.residual,
+          .out = p.out,
+          .quant = p.quant,
+          .norm_weight = p.norm_weight,
+          .threads = shape.threads,
+          .chunks = shape.chunks};
 }
 
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape) {

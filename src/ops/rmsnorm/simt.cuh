@@ -126,9 +126,13 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
 #if defined(EITRI_THREADS)
 EITRI_KERNEL(EITRI_THREADS) rmsnorm_block_per_row(const eitri::RmsNormGrid grid) {
   using namespace eitri;
-  EITRI_SIMT::rmsnorm_block_per_row<RmsNormForm{.x = DType::EITRI_X, .weight = DType::EITRI_WEIGHT, .residual = DType::EITRI_RESIDUAL,
-                                                .out = DType::EITRI_OUT, .quant = Quant::EITRI_QUANT,
-                                                .norm_weight = NormWeight::EITRI_NORM_WEIGHT, .threads = EITRI_THREADS,
+  EITRI_SIMT::rmsnorm_block_per_row<RmsNormForm{.x = DType::EITRI_X,
+                                                .weight = DType::EITRI_WEIGHT,
+                                                .residual = DType::EITRI_RESIDUAL,
+                                                .out = DType::EITRI_OUT,
+                                                .quant = Quant::EITRI_QUANT,
+                                                .norm_weight = NormWeight::EITRI_NORM_WEIGHT,
+                                                .threads = EITRI_THREADS,
                                                 .chunks = EITRI_CHUNKS}>(grid);
 }
 #endif

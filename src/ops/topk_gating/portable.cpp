@@ -3,8 +3,6 @@
 
 namespace eitri::portable {
 
-void gate_tokens(const GatingTask& task, int64_t begin, int64_t end, std::byte* scratch) {
-  EITRI_VEC::gate_any(task, begin, end, scratch);
-}
+void gate_tokens(const GatingTask& task, int64_t begin, int64_t end, std::byte* scratch) { EITRI_VEC::gate_any(task, begin, end, scratch); }
 
 }  // namespace eitri::portable

@@ -25,29 +25,33 @@ TopkGating::Problem TopkGating::check(const Args& args) {
   check_tensor(args.ids, name, "ids", Access::write, DType::i32, {tokens, kAnyExtent});
   const int64_t top_k = args.ids.shape[1];
   check_tensor(args.weights, name, "weights", Access::write, DType::f32, {tokens, top_k});
-  if (args.correction_bias.given())
-    check_tensor(args.correction_bias, name, "correction_bias", Access::read, DType::f32, {experts});
+  if (args.correction_bias.given()) check_tensor(args.correction_bias, name, "correction_bias", Access::read, DType::f32, {experts});
   require(experts < (int64_t{1} << 31), name, ": logits is ", args.logits, "; expected less than 2147483648 experts (ids are i32)");
-  require(static_cast<size_t>(args.score) < enum_names(Score{}).size(), name, ": score is number ",
-          static_cast<int>(args.score), "; expected softmax, sigmoid or sqrt_softplus");
+  require(static_cast<size_t>(args.score) < enum_names(Score{}).size(), name, ": score is number ", static_cast<int>(args.score),
+          "; expected softmax, sigmoid or sqrt_softplus");
   require(static_cast<size_t>(args.renormalize) < 2, name, ": renormalize is number ", static_cast<int>(args.renormalize),
           "; expected no or yes");
   require(std::isfinite(args.scale), name, ": scale is ", args.scale, "; expected a finite number");
-  require(args.groups >= 1 && (experts == 0 || args.groups <= experts) && experts % args.groups == 0, name, ": groups is ",
-          args.groups, "; expected a divisor of ", experts, " (experts)");
-  require(args.topk_groups >= 1 && args.topk_groups <= args.groups, name, ": topk_groups is ", args.topk_groups,
-          "; expected 1 to ", args.groups, " (groups)");
+  require(args.groups >= 1 && (experts == 0 || args.groups <= experts) && experts % args.groups == 0, name, ": groups is ", args.groups,
+          "; expected a divisor of ", experts, " (experts)");
+  require(args.topk_groups >= 1 && args.topk_groups <= args.groups, name, ": topk_groups is ", args.topk_groups, "; expected 1 to ",
+          args.groups, " (groups)");
   const int64_t within_reach = experts / args.groups * args.topk_groups;
-  require(top_k <= within_reach, name, ": ids is ", args.ids, "; expected at most ", within_reach,
-          " columns (experts in the kept groups)");
+  require(top_k <= within_reach, name, ": ids is ", args.ids, "; expected at most ", within_reach, " columns (experts in the kept groups)");
   check_apart(args.weights, "weights", args.ids, "ids", name);
   for (const View* input : {&args.logits, &args.correction_bias}) {
     const char* input_name = input == &args.logits ? "logits" : "correction_bias";
     check_apart(args.weights, "weights", *input, input_name, name);
     check_apart(args.ids, "ids", *input, input_name, name);
   }
-  return {.tokens = tokens, .experts = experts, .top_k = top_k, .groups = args.groups, .topk_groups = args.topk_groups,
-          .logits = args.logits.dtype, .score = args.score, .renormalize = args.renormalize,
+  return {.tokens = tokens,
+          .experts = experts,
+          .top_k = top_k,
+          .groups = args.groups,
+          .topk_groups = args.topk_groups,
+          .logits = args.logits.dtype,
+          .score = args.score,
+          .renormalize = args.renormalize,
           .bias = args.correction_bias.given()};
 }
 
@@ -98,9 +102,7 @@ template <int kLanes> Guess guess_rows(const TopkGating::Problem& p, const Devic
   return {.config = {}, .us = threads == 1 ? us : us / threads + 1};
 }
 
-int64_t scratch_bytes(const TopkGating::Problem& p) {
-  return (GatingScratch::bytes(p.experts, p.top_k, p.groups) + 63) / 64 * 64;
-}
+int64_t scratch_bytes(const TopkGating::Problem& p) { return (GatingScratch::bytes(p.experts, p.top_k, p.groups) + 63) / 64 * 64; }
 size_t workspace_rows(const TopkGating::Problem& p, const Config&, const Device&) {
   return static_cast<size_t>(scratch_bytes(p)) * static_cast<size_t>(std::max(1, max_threads()));
 }
@@ -142,18 +144,38 @@ constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .bat
 std::span<const Kernel<TopkGating>> TopkGating::kernels() {
   static const Kernel<TopkGating> kTable[] = {
 #if EITRI_X86
-      {.name = "topk_gating.x86_avx512.rows", .family = Family::tile_template, .target = Target::x86_avx512,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<8>, .workspace = workspace_rows,
-       .launch = launch_rows<avx512::gate_tokens>},
-      {.name = "topk_gating.x86_avx2.rows", .family = Family::tile_template, .target = Target::x86_avx2,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<4>, .workspace = workspace_rows,
-       .launch = launch_rows<avx2::gate_tokens>},
+    {.name = "topk_gating.x86_avx512.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx512,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<8>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx512::gate_tokens>},
+    {.name = "topk_gating.x86_avx2.rows",
+     .family = Family::tile_template,
+     .target = Target::x86_avx2,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<4>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<avx2::gate_tokens>},
 #endif
-      {.name = "topk_gating.portable.rows", .family = Family::tile_template, .target = Target::any_cpu,
-       .numerics = kNumerics, .supports = takes_all, .guess = guess_rows<1>, .workspace = workspace_rows,
-       .launch = launch_rows<portable::gate_tokens>},
-      {.name = "topk_gating.reference", .family = Family::reference, .target = Target::any_cpu, .numerics = kNumerics,
-       .supports = takes_all, .guess = guess_reference, .launch = launch_reference},
+    {.name = "topk_gating.portable.rows",
+     .family = Family::tile_template,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_rows<1>,
+     .workspace = workspace_rows,
+     .launch = launch_rows<portable::gate_tokens>},
+    {.name = "topk_gating.reference",
+     .family = Family::reference,
+     .target = Target::any_cpu,
+     .numerics = kNumerics,
+     .supports = takes_all,
+     .guess = guess_reference,
+     .launch = launch_reference},
   };
   return kTable;
 }

@@ -144,8 +144,7 @@ EITRI_INLINE int64_t take_largest(double* keys, int64_t n) {
 /// Sets the keys of groups that are not kept to kOut.
 EITRI_INLINE void keep_groups(const GatingTask& task, const GatingArrays& a) {
   const int64_t size = task.experts / task.groups, padded = GatingScratch::padded(task.groups);
-  for (int64_t g = 0; g < padded; ++g)
-    a.ranks[g] = g < task.groups ? group_rank(a.keys + g * size, size, task.bias != nullptr) : kOut;
+  for (int64_t g = 0; g < padded; ++g) a.ranks[g] = g < task.groups ? group_rank(a.keys + g * size, size, task.bias != nullptr) : kOut;
   for (int64_t kept = 0; kept < task.topk_groups; ++kept) take_largest(a.ranks, padded);
   for (int64_t g = 0; g < task.groups; ++g) {
     if (a.ranks[g] == kOut) continue;  // taken
@@ -194,8 +193,7 @@ template <DType kType> void gate_typed(const GatingTask& task, int64_t begin, in
       if (sum == 0) sum = 1;  // every score is 0, and every weight
     }
     float* weights = task.weights + t * task.weights_stride;
-    for (int64_t s = 0; s < task.top_k; ++s)
-      weights[s] = static_cast<float>(a.chosen[s] / sum * static_cast<double>(task.scale));
+    for (int64_t s = 0; s < task.top_k; ++s) weights[s] = static_cast<float>(a.chosen[s] / sum * static_cast<double>(task.scale));
   }
 }
 
