@@ -50,6 +50,7 @@ def main():
             print(f"  … and {len(lines) - 40} more")
     print(f"checks: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     if options.json:
+        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         Path(options.json).write_text(json.dumps(counts) + "\n")
     return 1 if counts["failed"] else 0
 

@@ -113,7 +113,7 @@ class Block {
     x_.resize(size(p_.tokens, p_.hidden));
     x_scale_.assign(static_cast<size_t>(p_.tokens), 1);
     for (int64_t t = 0; t < p_.tokens; ++t) {
-      double* x = &x_[size(t, p_.hidden)];
+      double* x = x_.data() + size(t, p_.hidden);
       for (int64_t j = 0; j < p_.hidden; ++j) x[j] = load(args_.x, {t, j});
       if (args_.x_scale.given()) x_scale_[static_cast<size_t>(t)] = load(args_.x_scale, {t});
       if (p_.w != DType::i8 || p_.x == DType::i8) continue;
@@ -184,7 +184,7 @@ class Block {
     std::vector<Ranged> s(pairs.size() * static_cast<size_t>(n1)), h(pairs.size() * static_cast<size_t>(e.inter));
     for_each_row(e.w1, e.index, n1, pairs.size(), [&](int64_t n, const double* w) {
       for (size_t i = 0; i < pairs.size(); ++i) {
-        const double* x = &x_[size(pairs[i].token, p_.hidden)];
+        const double* x = x_.data() + size(pairs[i].token, p_.hidden);
         double sum = 0, bound = 0;
         for (int64_t k = 0; k < p_.hidden; ++k) sum += x[k] * w[k], bound += std::fabs(x[k] * w[k]);
         double scale = x_scale_[static_cast<size_t>(pairs[i].token)] * at(e.w1_scale, e.index, n, 1);
