@@ -19,7 +19,8 @@ using harness::with_every_kernel;
 class NeighbourRows : public testing::TestWithParam<std::tuple<DType, double>> {};
 
 TEST_P(NeighbourRows, B01_do_not_leak_through_the_tail_of_k) {
-  const auto [dtype, neighbour] = GetParam();
+  const DType dtype = std::get<0>(GetParam());  // clang's lambdas capture no structured bindings
+  const double neighbour = std::get<1>(GetParam());
   for (const int64_t k : {16, 17, 31, 32, 33, 34, 40, 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 200, 255}) {
     Maker maker({.guards = true});
     GemmArgs args;

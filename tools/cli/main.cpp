@@ -1,6 +1,7 @@
 // `eitri`: the command line.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <exception>
 
 #include "cli/command.h"
@@ -54,7 +55,13 @@ int main(int argc, char** argv) {
   }
   try {
     common.apply();
-    return action(common);
+    const int code = action(common);
+    // An answer that did not arrive (a full disk, a closed pipe) is no answer.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      fmt::print(stderr, "eitri: standard output cannot be written\n");
+      return kFailed;
+    }
+    return code;
   } catch (const eitri::Error& error) {
     fmt::print(stderr, "eitri: {}\n", error.what());
     return error.code() == eitri::Code::invalid_argument || error.code() == eitri::Code::unsupported ? kBadUsage : kFailed;

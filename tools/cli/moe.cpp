@@ -12,10 +12,16 @@ namespace eitri::cli {
 namespace fs = std::filesystem;
 
 void add_block_options(CLI::App& app, BlockChoice& choice) {
+  // An unset shell variable must not mean the default model.
+  const auto not_empty = [](const std::string& value) {
+    return value.empty() ? std::string("is empty; expected a name or a path") : std::string();
+  };
   auto* model =
-      app.add_option("--model", choice.model, fmt::format("A model of bench/models by name, or a JSON file (default {})", kDefaultModel));
-  auto* checkpoint =
-      app.add_option("--checkpoint", choice.checkpoint, "A Hugging Face folder: config.json and safetensors")->excludes(model);
+      app.add_option("--model", choice.model, fmt::format("A model of bench/models by name, or a JSON file (default {})", kDefaultModel))
+          ->check(not_empty);
+  auto* checkpoint = app.add_option("--checkpoint", choice.checkpoint, "A Hugging Face folder: config.json and safetensors")
+                         ->check(not_empty)
+                         ->excludes(model);
   app.add_option("--layer", choice.layer, "Layer of the checkpoint (default: the first with a MoE block)")
       ->needs(checkpoint)
       ->check(CLI::NonNegativeNumber);
