@@ -58,6 +58,7 @@ template <class Args> Plan<Args>::Plan(Plan&&) noexcept = default;
 template <class Args> Plan<Args>& Plan<Args>::operator=(Plan&&) noexcept = default;
 
 template <class Args> void Plan<Args>::run(const Args& args) const {
+  require(state_ != nullptr, "plan: was moved from; expected one that holds a route");
   using Op = typename State::Op;
   const auto problem = Op::check(args);
   if (!(problem == state_->problem)) [[unlikely]]  // the keys are text: not made on every call
@@ -66,9 +67,9 @@ template <class Args> void Plan<Args>::run(const Args& args) const {
   else detail::launch<Op>(state_->route, args, problem);
 }
 template <class Args> std::string_view Plan<Args>::kernel() const {
-  return state_->route.kernel == nullptr ? "" : state_->route.kernel->name;
+  return state_ == nullptr || state_->route.kernel == nullptr ? "" : state_->route.kernel->name;
 }
-template <class Args> size_t Plan<Args>::workspace_bytes() const { return state_->route.workspace; }
+template <class Args> size_t Plan<Args>::workspace_bytes() const { return state_ == nullptr ? 0 : state_->route.workspace; }
 
 template class EITRI_EXPORT Plan<GemmArgs>;
 template class EITRI_EXPORT Plan<GroupedGemmArgs>;
