@@ -153,17 +153,21 @@ enum class byte : unsigned char {};
 void HeaderSet::add(std::string name, std::string_view text) {
   require(is_plain_name(name), "jit: the name of a header is \"", name,
           "\"; expected a relative path of letters, digits and _-+. without \"..\"");
-  const auto [at, is_first] = texts_.try_emplace(std::move(name), text);
-  require(is_first || at->second == text, "jit: header ", at->first, " is given twice with different texts; expected one");
+  const std::string* const known = find(name);
+  require(known == nullptr || *known == text, "jit: header ", name, " is given twice with different texts; expected one");
+  if (known == nullptr) texts_.emplace(std::move(name), std::make_shared<const std::string>(text));
 }
 
 void HeaderSet::add(const HeaderSet& other) {
-  for (const auto& [name, text] : other.texts_) add(name, text);
+  for (const auto& [name, text] : other.texts_) {
+    const auto [at, is_first] = texts_.try_emplace(name, text);
+    require(is_first || *at->second == *text, "jit: header ", name, " is given twice with different texts; expected one");
+  }
 }
 
 const std::string* HeaderSet::find(std::string_view name) const {
   const auto at = texts_.find(name);
-  return at == texts_.end() ? nullptr : &at->second;
+  return at == texts_.end() ? nullptr : at->second.get();
 }
 
 std::string HeaderSet::names() const {

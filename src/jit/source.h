@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,7 +12,7 @@
 namespace eitri::jit {
 
 /// Headers by the name that #include spells: "device/simt.h". A name without a folder may also stand for a system header
-/// that a compiler lacks, and is then found by <name> as well.
+/// that a compiler lacks, and is then found by <name> as well. Copies share the texts.
 class HeaderSet {
  public:
   /// Refuses names that leave the folder ("..", absolute) and a second text for a name.
@@ -23,7 +24,7 @@ class HeaderSet {
   std::string names() const;
 
  private:
-  std::map<std::string, std::string, std::less<>> texts_;
+  std::map<std::string, std::shared_ptr<const std::string>, std::less<>> texts_;
 };
 
 /// <cstdint> and <cstddef> for compilers that come without a standard library.

@@ -1,0 +1,51 @@
+# Run by EitriEmbed.cmake: writes OUTPUT, C++ that holds the texts of the files named in LIST and of every file of ours that they
+# include, by the names that #include spells; OUTPUT.d, which tells the build what was read; and copies of the texts in COPIES.
+#
+# What only x86 compiles include is embedded as an #error: GPU kernels name it in a branch that they never take, and its text is
+# no part of their cache keys.
+file(STRINGS ${LIST} pending)
+set(seen "")
+set(depends "")
+set(entries "")
+file(REMOVE_RECURSE ${COPIES})
+
+while(pending)
+  list(POP_FRONT pending path)
+  if(path IN_LIST seen)
+    continue()
+  endif()
+  list(APPEND seen ${path})
+  file(RELATIVE_PATH name ${ROOT} ${path})
+  string(REGEX REPLACE "^(src|include)/" "" name ${name})
+  if(name MATCHES "^device/x86/")
+    set(text "#error \"device/x86/ is not for GPU kernels\"\n")
+  else()
+    list(APPEND depends ${path})
+    file(READ ${path} text)
+    string(REGEX MATCHALL "(^|\n)[ \t]*#[ \t]*include[ \t]*\"[^\"\n]*\"" lines "${text}")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE ".*\"([^\"]*)\".*" "\\1" included "${line}")
+      if(EXISTS ${ROOT}/src/${included})
+        list(APPEND pending ${ROOT}/src/${included})
+      elseif(EXISTS ${ROOT}/include/${included})
+        list(APPEND pending ${ROOT}/include/${included})
+      else()
+        message(FATAL_ERROR "embed_sources: ${path} includes \"${included}\", which is neither in src/ nor in include/")
+      endif()
+    endforeach()
+  endif()
+  string(FIND "${text}" ")eitri\"" clash)
+  if(NOT clash EQUAL -1)
+    message(FATAL_ERROR "embed_sources: ${path} holds )eitri\", which ends the literal that it is embedded as")
+  endif()
+  file(WRITE ${COPIES}/${name} "${text}")
+  string(APPEND entries "    {\"${name}\", R\"eitri(${text})eitri\"},\n")
+endwhile()
+
+file(WRITE ${OUTPUT} "// Made by cmake/embed_sources.cmake.\n#include \"jit/embedded.h\"\n\nnamespace eitri::jit {\n\n\
+std::span<const EmbeddedText> embedded_texts() {\n  static constexpr EmbeddedText kTexts[] = {\n${entries}  };\n\
+  return kTexts;\n}\n\n}  // namespace eitri::jit\n")
+list(TRANSFORM depends REPLACE " " "\\\\ ")
+list(JOIN depends " " depends)
+string(REPLACE " " "\\ " target ${OUTPUT})
+file(WRITE ${OUTPUT}.d "${target}: ${depends}\n")
