@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 typedef struct {
-  int32_t type; /* DLDeviceType: 1 = CPU */
+  int32_t type; /* DLDeviceType: 1 = CPU, 2 = CUDA */
   int32_t id;
 } eitri_device;
 
@@ -43,7 +43,8 @@ typedef struct {
   uint64_t byte_offset;
 } eitri_tensor;
 
-/* A stream of the tensors' device; NULL on the CPU, where calls return when the work is done. */
+/* A stream of the tensors' device (CUstream, cudaStream_t; NULL: its legacy default stream), into which the call is put. NULL on
+ * the CPU, where calls return when the work is done. */
 typedef void* eitri_stream;
 
 enum { /* status codes */

@@ -1,5 +1,6 @@
-// The C++ face of Eitri. Every function checks its arguments, picks the best kernel for the problem and machine, and
-// runs it on the calling thread's OpenMP team. Throws eitri::Error. Thread-safe.
+// The C++ face of Eitri. Every function checks its arguments and picks the best kernel for the problem and machine. Tensors on the
+// CPU: it runs on the calling thread's OpenMP team. Tensors on a GPU: it is put into `stream`, and the call returns at once; after
+// the first call of a problem calls may be captured into a graph. Throws eitri::Error. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +13,15 @@
 
 namespace eitri {
 
-EITRI_EXPORT void gemm(const GemmArgs& args);
-EITRI_EXPORT void grouped_gemm(const GroupedGemmArgs& args);
-EITRI_EXPORT void quantize(const QuantizeArgs& args);
-EITRI_EXPORT void activation(const ActivationArgs& args);
-EITRI_EXPORT void rmsnorm(const RmsNormArgs& args);
-EITRI_EXPORT void topk_gating(const TopkGatingArgs& args);
-EITRI_EXPORT void moe_sort(const MoeSortArgs& args);
-EITRI_EXPORT void moe_combine(const MoeCombineArgs& args);
-EITRI_EXPORT void fused_moe(const FusedMoeArgs& args);
+EITRI_EXPORT void gemm(const GemmArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void grouped_gemm(const GroupedGemmArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void quantize(const QuantizeArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void activation(const ActivationArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void rmsnorm(const RmsNormArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void topk_gating(const TopkGatingArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void moe_sort(const MoeSortArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void moe_combine(const MoeCombineArgs& args, Stream stream = nullptr);
+EITRI_EXPORT void fused_moe(const FusedMoeArgs& args, Stream stream = nullptr);
 
 /// Packed weight formats. `panel32` is Eitri's own: one layout for every m, every x86 kernel reads it. `onednn` is what
 /// oneDNN wants for about `m_hint` rows; it is not for storage and only the library rows read it.
@@ -45,8 +46,8 @@ template <class Args> class EITRI_EXPORT Plan {
   ~Plan();
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
-  /// Same problem (shapes, dtypes, layouts) as at construction, other pointers; anything else is refused.
-  void run(const Args& args) const;
+  /// Same problem (shapes, dtypes, layouts) and device as at construction, other pointers; anything else is refused.
+  void run(const Args& args, Stream stream = nullptr) const;
   std::string_view kernel() const;
   size_t workspace_bytes() const;
 
@@ -57,8 +58,8 @@ template <class Args> class EITRI_EXPORT Plan {
 
 /// Every kernel of the operator, supported or why not, the chosen one and why. `problem` as "m=1,n=4096,..."; fields
 /// left out take their defaults.
-EITRI_EXPORT std::string explain(std::string_view op, std::string_view problem);
-EITRI_EXPORT std::string explain_json(std::string_view op, std::string_view problem);
+EITRI_EXPORT std::string explain(std::string_view op, std::string_view problem, DeviceId device = {});
+EITRI_EXPORT std::string explain_json(std::string_view op, std::string_view problem, DeviceId device = {});
 EITRI_EXPORT std::string_view version();
 
 }  // namespace eitri

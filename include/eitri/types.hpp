@@ -26,6 +26,9 @@ struct DeviceId {
   bool operator==(const DeviceId&) const = default;
 };
 
+/// A CUstream (cudaStream_t) for tensors on an NVIDIA GPU; null is the legacy default stream there, and the only value on a CPU.
+using Stream = void*;
+
 inline constexpr int kMaxRank = 4;
 
 /// A tensor that somebody else owns. Strides count elements, not bytes; for packed dtypes (two per byte) the last

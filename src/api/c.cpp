@@ -59,7 +59,12 @@ struct Convert {
   View operator()(const eitri_tensor* t, const char* arg) const {
     View v;
     if (t == nullptr) return v;
-    require(t->device.type == 1, op, ": ", arg, " is on DLPack device type ", t->device.type, "; expected 1 (CPU)");
+    switch (t->device.type) {
+      case 1: break;
+      case 2: v.device = {DeviceKind::cuda, t->device.id}; break;
+      case 10: v.device = {DeviceKind::hip, t->device.id}; break;
+      default: require(false, op, ": ", arg, " is on DLPack device type ", t->device.type, "; expected 1 (CPU), 2 (CUDA) or 10 (ROCm)");
+    }
     require(t->ndim >= 0 && t->ndim <= kMaxRank, op, ": ", arg, " has ", t->ndim, " dimensions; expected at most ", kMaxRank);
     require(t->ndim == 0 || t->shape != nullptr, op, ": ", arg, " has no shape");
     v.data = static_cast<std::byte*>(t->data) + (t->data == nullptr ? 0 : t->byte_offset);
@@ -99,9 +104,8 @@ struct Convert {
 };
 
 /// The caller's struct, missing tail fields zero. A longer one may carry only zeros in what this version does not know.
-template <class T> T take(const T* args, const char* op, eitri_stream stream) {
+template <class T> T take(const T* args, const char* op) {
   require(args != nullptr, op, ": args is NULL; expected a pointer to its struct");
-  require(stream == nullptr, op, ": stream is not NULL; expected NULL, the CPU has no streams");
   const size_t size = args->size;
   require(size >= sizeof(size_t) && size <= 4096, op, ": args.size is ", size, "; expected sizeof(struct), ", sizeof(T));
   T copy = {};
@@ -119,7 +123,7 @@ using namespace eitri;
 
 int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "gemm", stream);
+    const auto c = take(args, "gemm");
     const Convert view{"gemm"};
     gemm({.a = view(c.a, "a"),
           .b = view.weight(c.b, "b"),
@@ -128,13 +132,14 @@ int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream) {
           .a_scale = view(c.a_scale, "a_scale"),
           .b_scale = view(c.b_scale, "b_scale"),
           .activation = view.activation(c.activation),
-          .gate = view.gate(c.gate)});
+          .gate = view.gate(c.gate)},
+         stream);
   });
 }
 
 int eitri_grouped_gemm(const eitri_grouped_gemm_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "grouped_gemm", stream);
+    const auto c = take(args, "grouped_gemm");
     const Convert view{"grouped_gemm"};
     grouped_gemm({.a = view(c.a, "a"),
                   .b = view.weight(c.b, "b"),
@@ -150,13 +155,14 @@ int eitri_grouped_gemm(const eitri_grouped_gemm_args* args, eitri_stream stream)
                   .block = c.block,
                   .gather = view.choice<Gather>(c.gather, 2, "gather"),
                   .activation = view.activation(c.activation),
-                  .gate = view.gate(c.gate)});
+                  .gate = view.gate(c.gate)},
+                 stream);
   });
 }
 
 int eitri_quantize(const eitri_quantize_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "quantize", stream);
+    const auto c = take(args, "quantize");
     const Convert view{"quantize"};
     quantize({.x = view(c.x, "x"),
               .q = view(c.q, "q"),
@@ -164,13 +170,14 @@ int eitri_quantize(const eitri_quantize_args* args, eitri_stream stream) {
               .quant = Quant::per_token,
               .sorted_ids = view(c.sorted_ids, "sorted_ids"),
               .num_valid = view(c.num_valid, "num_valid"),
-              .tokens = c.tokens});
+              .tokens = c.tokens},
+             stream);
   });
 }
 
 int eitri_activation(const eitri_activation_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "activation", stream);
+    const auto c = take(args, "activation");
     const Convert view{"activation"};
     activation({.x = view(c.x, "x"),
                 .out = view(c.out, "out"),
@@ -179,13 +186,14 @@ int eitri_activation(const eitri_activation_args* args, eitri_stream stream) {
                 .gate = view.gate(c.gate),
                 .sorted_ids = view(c.sorted_ids, "sorted_ids"),
                 .num_valid = view(c.num_valid, "num_valid"),
-                .tokens = c.tokens});
+                .tokens = c.tokens},
+               stream);
   });
 }
 
 int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "rmsnorm", stream);
+    const auto c = take(args, "rmsnorm");
     const Convert view{"rmsnorm"};
     rmsnorm({.x = view(c.x, "x"),
              .weight = view(c.weight, "weight"),
@@ -195,13 +203,14 @@ int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream) {
              .scale = view(c.scale, "scale"),
              .eps = c.eps,
              .norm_weight = view.choice<NormWeight>(c.norm_weight, 2, "norm_weight"),
-             .quant = view.choice<Quant>(c.quant, 6, "quant")});
+             .quant = view.choice<Quant>(c.quant, 6, "quant")},
+            stream);
   });
 }
 
 int eitri_topk_gating(const eitri_topk_gating_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "topk_gating", stream);
+    const auto c = take(args, "topk_gating");
     const Convert view{"topk_gating"};
     topk_gating({.logits = view(c.logits, "logits"),
                  .correction_bias = view(c.correction_bias, "correction_bias"),
@@ -211,13 +220,14 @@ int eitri_topk_gating(const eitri_topk_gating_args* args, eitri_stream stream) {
                  .renormalize = view.choice<Renormalize>(c.renormalize, 2, "renormalize"),
                  .scale = c.scale,
                  .groups = c.groups,
-                 .topk_groups = c.topk_groups});
+                 .topk_groups = c.topk_groups},
+                stream);
   });
 }
 
 int eitri_moe_sort(const eitri_moe_sort_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "moe_sort", stream);
+    const auto c = take(args, "moe_sort");
     const Convert view{"moe_sort"};
     moe_sort({.topk_ids = view(c.topk_ids, "topk_ids"),
               .topk_weights = view(c.topk_weights, "topk_weights"),
@@ -229,25 +239,27 @@ int eitri_moe_sort(const eitri_moe_sort_args* args, eitri_stream stream) {
               .num_valid = view(c.num_valid, "num_valid"),
               .reverse = view(c.reverse, "reverse"),
               .experts = c.experts,
-              .block = c.block});
+              .block = c.block},
+             stream);
   });
 }
 
 int eitri_moe_combine(const eitri_moe_combine_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "moe_combine", stream);
+    const auto c = take(args, "moe_combine");
     const Convert view{"moe_combine"};
     moe_combine({.y = view(c.y, "y"),
                  .reverse = view(c.reverse, "reverse"),
                  .weights = view(c.weights, "weights"),
                  .shared = view(c.shared, "shared"),
-                 .out = view(c.out, "out")});
+                 .out = view(c.out, "out")},
+                stream);
   });
 }
 
 int eitri_fused_moe(const eitri_fused_moe_args* args, eitri_stream stream) {
   return guard([&] {
-    const auto c = take(args, "fused_moe", stream);
+    const auto c = take(args, "fused_moe");
     const Convert view{"fused_moe"};
     fused_moe({.x = view(c.x, "x"),
                .w1 = view.weight(c.w1, "w1"),
@@ -268,7 +280,8 @@ int eitri_fused_moe(const eitri_fused_moe_args* args, eitri_stream stream) {
                .shared_w2_scale = view(c.shared_w2_scale, "shared_w2_scale"),
                .activation = view.activation(c.activation),
                .gate = view.gate(c.gate),
-               .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage")});
+               .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage")},
+              stream);
   });
 }
 

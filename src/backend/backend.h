@@ -1,4 +1,4 @@
-// A device as routing sees it: name, instruction level, units, and the measured limits that floors are computed from.
+// A device as routing sees it: name, instruction level or architecture, units, and the limits that floors are computed from.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,28 @@ struct Device {
   bool amx = false;         // the real thing, permission granted
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  int units = 1;  // cores that this process may use
+  std::string gpu_arch;  // "sm_90a", "gfx942"; empty on a CPU
+  int warp_size = 1;
+  int units = 1;         // cores that this process may use; multiprocessors or compute units
+  int shared_bytes = 0;  // that a block may have
   int64_t l1_bytes = 32 << 10;
   int64_t l2_bytes = 1 << 20;
   int64_t l3_bytes = 0;
   Profile profile;
-  std::string_view arch() const;  // "x86_amx": the name in tuned files
+  std::string_view arch() const;  // "x86_amx", "sm_90a": the name in tuned files
+  bool is_gpu() const { return id.kind != DeviceKind::cpu; }
   /// Peak rate in flop/s for a math dtype (bf16 and f16 share one unit only on AMX-less levels).
   double peak(DType math) const;
 };
+
+/// The device that tensors are on. Throws Error{device_error} when the process has none of that kind and number.
+const Device& device_for(DeviceId id);
+
+/// A GPU that need not be there, as its maker describes it: for compiling ahead, explain and the compile-only tests. Throws
+/// Error{invalid_argument} that lists the known architectures.
+const Device& nominal_gpu(std::string_view arch);
+std::span<const char* const> nominal_gpu_archs();
+/// Limits of a GPU of this architecture and number of units.
+Profile nominal_profile(const Device& device);
 
 }  // namespace eitri

@@ -38,6 +38,13 @@ std::string_view to_string(Code code) {
   return "unknown code";
 }
 
+std::string to_string(DeviceId device) {
+  static constexpr const char* kKinds[] = {"cpu", "cuda", "hip"};
+  const auto kind = static_cast<size_t>(device.kind);
+  if (kind >= std::size(kKinds)) return str("device kind number ", kind);
+  return device.kind == DeviceKind::cpu ? "cpu" : str(kKinds[kind], ":", device.index);
+}
+
 std::string to_string(const View& view) {
   if (!view.given()) return "none";
   std::string out(to_string(view.dtype));

@@ -26,6 +26,8 @@ template <NamedEnum E> std::string_view to_string(E value) {
 
 std::string_view to_string(DType dtype);
 std::string_view to_string(Code code);
+/// "cpu", "cuda:1".
+std::string to_string(DeviceId device);
 /// "bf16[128, 4096]", with strides when not contiguous, "packed" when packed, "none" when not
 /// given.
 std::string to_string(const View& view);

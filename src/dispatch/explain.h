@@ -24,6 +24,8 @@ std::string to_json(const Explanation& explanation);
 /// Recipes name the problems they will route: sink.add<Gemm>(problem).
 class ChildSink {
  public:
+  explicit ChildSink(const Device& device) : device(device) {}
+  const Device& device;
   template <class Op> void add(const typename Op::Problem& problem);
   std::vector<Explanation> children;
 };
@@ -58,13 +60,13 @@ template <Operator Op> Explanation explain(const typename Op::Problem& problem, 
                         .predicted_us = c.guess.us});
   }
   if (route.kernel != nullptr && route.kernel->children != nullptr) {
-    ChildSink sink;
+    ChildSink sink(device);
     route.kernel->children(problem, route.config, sink);
     out.children = std::move(sink.children);
   }
   return out;
 }
 
-template <class Op> void ChildSink::add(const typename Op::Problem& problem) { children.push_back(explain<Op>(problem, cpu_device())); }
+template <class Op> void ChildSink::add(const typename Op::Problem& problem) { children.push_back(explain<Op>(problem, device)); }
 
 }  // namespace eitri

@@ -2,8 +2,12 @@
 #include "dispatch/kernel.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "backend/backend.h"
+#include "jit/cache.h"
+#include "jit/embedded.h"
 
 namespace eitri {
 
@@ -13,7 +17,7 @@ std::span<const char* const> enum_names(Family) {
 }
 
 std::span<const char* const> enum_names(Target) {
-  static constexpr const char* kNames[] = {"any_cpu", "x86_avx2", "x86_avx512", "x86_amx", "any_gpu", "sm_90a", "gfx942", "gfx950"};
+  static constexpr const char* kNames[] = {"any", "any_cpu", "x86_avx2", "x86_avx512", "x86_amx", "any_gpu", "sm_90a", "gfx942", "gfx950"};
   return kNames;
 }
 
@@ -56,7 +60,11 @@ bool parse_config(std::string_view text, Knobs knobs, Config& config, std::strin
 }
 
 Support target_runs_on(Target target, const Device& device) {
-  if (device.id.kind != DeviceKind::cpu) return Support::no("the device is no CPU");
+  if (target == Target::any) return Support::yes();
+  if (device.is_gpu()) {
+    if (target == Target::any_gpu || to_string(target) == device.arch()) return Support::yes();
+    return Support::no("needs ", to_string(target), "; the device is a GPU, ", device.arch());
+  }
   Isa need = Isa::portable;
   switch (target) {
     case Target::any_cpu: return Support::yes();
@@ -67,6 +75,42 @@ Support target_runs_on(Target target, const Device& device) {
   }
   if (device.isa >= need) return Support::yes();
   return Support::no("needs ", to_string(target), "; the level in use is ", to_string(device.isa));
+}
+
+jit::CompileRequest compile_request(const Source& source, std::string_view label, const Device& device) {
+  return {.label = std::string(label),
+          .source = jit::embedded_bundle(source.file),
+          .defines = source.defines,
+          .flags = {},
+          .target = &jit::target_named(device.arch())};
+}
+
+Functions load_sources(const std::vector<Source>& sources, std::string_view label, const Device& device, Stream stream) {
+  Functions out = {};
+  if (sources.size() > kMaxFunctions) fail(Code::internal, str(label, ": ", sources.size(), " sources; at most ", kMaxFunctions));
+  if (device.id.kind != DeviceKind::cuda) fail(Code::unsupported, str(label, ": no backend loads kernels on ", device.arch()));
+  // What this process has loaded, by text: the cache's own key needs the closure of includes, which takes longer.
+  static std::mutex mutex;
+  static std::map<std::string, const cuda::Function*, std::less<>> loaded;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    std::string name = str(device.id.index, "|", sources[i].file, "|", sources[i].entry);
+    for (const std::string& define : sources[i].defines) name += str("|", define);
+    {
+      const std::lock_guard lock(mutex);
+      if (const auto known = loaded.find(name); known != loaded.end()) {
+        out[i] = known->second;
+        continue;
+      }
+    }
+    if (cuda::is_capturing(stream))
+      fail(Code::unsupported,
+           str(label, ": its kernel is not loaded yet, and the stream captures a graph; call it once before (or make a Plan)"));
+    const auto binary = jit::default_cache().get(compile_request(sources[i], label, device));
+    out[i] = &cuda::load(binary->bytes, binary->key, sources[i].entry, device);
+    const std::lock_guard lock(mutex);
+    loaded.emplace(std::move(name), out[i]);
+  }
+  return out;
 }
 
 }  // namespace eitri

@@ -7,15 +7,19 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/cuda.h"
 #include "dispatch/problem.h"
+#include "jit/compiler.h"
 
 namespace eitri {
 
 enum class Family : uint8_t { assembly, tile_template, library, triton, dsl, simt, recipe, reference };
-enum class Target : uint8_t { any_cpu, x86_avx2, x86_avx512, x86_amx, any_gpu, sm_90a, gfx942, gfx950 };
+/// `any` is for recipes: they run wherever their children do.
+enum class Target : uint8_t { any, any_cpu, x86_avx2, x86_avx512, x86_amx, any_gpu, sm_90a, gfx942, gfx950 };
 std::span<const char* const> enum_names(Family);
 std::span<const char* const> enum_names(Target);
 
@@ -67,18 +71,32 @@ struct Cost {
   DType math = DType::f32;  // which peak rate applies
 };
 
-struct Source {  // for run-time compilers; built-in kernels leave it empty
-  const char* file = nullptr;
+/// A kernel for a run-time compiler: an entry of an embedded file, compiled with these macros. Entries of one file with the same
+/// macros come from one binary.
+struct Source {
+  const char* file = nullptr;  // "ops/rmsnorm/simt.cuh"
   const char* entry = nullptr;
+  std::vector<std::string> defines = {};  // "EITRI_X=bf16"
 };
+inline constexpr size_t kMaxFunctions = 8;
+using Functions = std::array<const cuda::Function*, kMaxFunctions>;
 
-/// Where a launch runs. Workspace is at least as large as the row's workspace() asked for, 64-byte aligned, and dirty.
+/// Where a launch runs. Workspace is at least as large as the row's workspace() asked for, on the device, 64-byte aligned (256 on
+/// a GPU), and dirty. `functions` are the row's sources(), loaded.
 struct Launch {
   const Device& device;
   int threads = 1;
   std::byte* workspace = nullptr;
   size_t workspace_bytes = 0;
+  Stream stream = nullptr;
+  const cuda::Function* const* functions = nullptr;
 };
+
+/// Starts functions[index] with `argument`, a plain struct, by value. 0 blocks: nothing.
+template <class Argument> void launch_kernel(const Launch& launch, size_t index, const cuda::Geometry& geometry, const Argument& argument) {
+  static_assert(std::is_trivially_copyable_v<Argument> && sizeof(Argument) <= 4000);
+  cuda::launch(*launch.functions[index], geometry, launch.stream, &argument);
+}
 
 class ChildSink;  // collects the child problems of a recipe, see explain.h
 
@@ -94,10 +112,17 @@ template <class Op> struct Kernel {
   size_t (*workspace)(const Problem&, const Config&, const Device&) = nullptr;  // null: none
   void (*launch)(const typename Op::Args&, const Problem&, const Config&, Launch&);
   void (*children)(const Problem&, const Config&, ChildSink&) = nullptr;  // recipes only
-  Source source = {};
+  /// What a launch needs compiled at run time, in the order of Launch::functions; null: built in.
+  std::vector<Source> (*sources)(const Problem&, const Config&, const Device&) = nullptr;
 };
 
 /// Does the device run this target at all? Checked before a row's own supports().
 Support target_runs_on(Target target, const Device& device);
+
+/// The request to compile a source for a device.
+jit::CompileRequest compile_request(const Source& source, std::string_view label, const Device& device);
+/// The sources' functions on the device: from memory, disk or the compiler. `label` is the kernel's name. Throws Error: while the
+/// stream captures a graph, whatever is not loaded already is refused.
+Functions load_sources(const std::vector<Source>& sources, std::string_view label, const Device& device, Stream stream);
 
 }  // namespace eitri

@@ -241,6 +241,12 @@ void Maker::poison_outputs() {
     if (tensor->is_output) poison(*tensor);
 }
 
+std::vector<Mirror::Range> Maker::ranges() const {
+  std::vector<Mirror::Range> out;
+  for (const auto& tensor : tensors_) out.push_back({tensor->buffer.data(), tensor->buffer.size()});
+  return out;
+}
+
 void Maker::seal() {
   for (const auto& tensor : tensors_)
     if (!tensor->is_output) tensor->seal = hash_bytes(tensor->buffer.data() + tensor->lead, tensor->bytes) | 1;

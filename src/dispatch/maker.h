@@ -11,6 +11,7 @@
 
 #include "backend/cpu/memory.h"
 #include "base/view.h"
+#include "dispatch/mirror.h"
 
 namespace eitri {
 
@@ -53,6 +54,8 @@ class Maker {
   std::string damage() const;
   /// Fills the outputs with the poison again.
   void poison_outputs();
+  /// The memory of all tensors, guards included.
+  std::vector<Mirror::Range> ranges() const;
 
  private:
   struct Tensor {

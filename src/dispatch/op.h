@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/memory.h"
+#include "backend/cuda/memory.h"
 #include "dispatch/kernel.h"
 #include "dispatch/maker.h"
 #include "dispatch/oracle.h"
@@ -40,83 +42,127 @@ concept Operator = requires(const typename Op::Args& args, const typename Op::Pr
   { Op::cost(problem) } -> std::same_as<Cost>;
   { Op::cases() } -> std::same_as<Cases<typename Op::Problem>>;
   { Op::make(problem, maker) } -> std::same_as<typename Op::Args>;
+  Op::tensors(args, [](const char*, const View&) {});              // every tensor argument, given or not
   { Op::kernels() } -> std::same_as<std::span<const Kernel<Op>>>;  // best first, the reference last
   problem == problem;
 };
 
-namespace detail {
-using OutputBytes = std::vector<std::vector<std::byte>>;
-inline OutputBytes bytes_of(const std::vector<Output>& outputs) {
-  OutputBytes bytes;
-  for (const Output& o : outputs) {
-    const auto* p = static_cast<const std::byte*>(o.view.data);
-    bytes.emplace_back(p, p + span_bytes(o.view));
-  }
-  return bytes;
-}
-inline void put_bytes(const OutputBytes& bytes, const std::vector<Output>& outputs) {
-  for (size_t i = 0; i < outputs.size(); ++i) std::copy(bytes[i].begin(), bytes[i].end(), static_cast<std::byte*>(outputs[i].view.data));
-}
-/// Compares the outputs of a finished call with the reference; throws Error{internal} naming kernel and element. `before` is what
-/// the outputs held before the call: an output may be an input as well, and the reference must see that one as it was.
-template <Operator Op>
-void verify(const typename Op::Args& args, const typename Op::Problem& problem, const char* kernel, const OutputBytes& before) {
-  Oracle oracle;
-  const auto outputs = Op::outputs(args);
-  const OutputBytes results = bytes_of(outputs);
-  put_bytes(before, outputs);
-  Op::reference(args, &oracle);
-  put_bytes(results, outputs);
-  const auto tolerance = Op::tolerance(problem);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const Verdict v = judge(outputs[i].view, oracle[i], tolerance[i], outputs[i].name);
-    if (!v.ok) fail(Code::internal, str(Op::name, ": ", kernel, " differs from the reference at ", key_of(problem), ": ", v.first));
-  }
-}
-
-template <Operator Op> void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
-  WorkspaceScope workspace(route.workspace);
-  Launch launch{*route.device, max_threads(), workspace.data(), route.workspace};
-  route.launches->fetch_add(1, std::memory_order_relaxed);
-  if (Trace* trace = Trace::current(); trace == nullptr) [[likely]] {
-    route.kernel->launch(args, problem, route.config, launch);
-  } else {
-    const size_t step = trace->begin();
-    try {
-      route.kernel->launch(args, problem, route.config, launch);
-    } catch (...) {
-      trace->drop(step);
-      throw;
+/// Where the tensors of a call are: all on one device. Throws Error{invalid_argument} naming the one that is elsewhere.
+template <Operator Op> DeviceId device_of(const typename Op::Args& args) {
+  const View* first = nullptr;
+  const char* first_name = "";
+  Op::tensors(args, [&](const char* name, const View& view) {
+    if (!view.given()) return;
+    if (first == nullptr) {
+      first = &view;
+      first_name = name;
+    } else if (!(view.device == first->device)) [[unlikely]] {
+      fail(Code::invalid_argument,
+           str(Op::name, ": ", name, " is on ", view.device, "; expected ", first->device, " (device of ", first_name, ")"));
     }
-    const Cost cost = Op::cost(problem);
-    trace->end(step, {.op = Op::name,
-                      .kernel = route.kernel->name,
-                      .family = route.kernel->family,
-                      .problem = key_of(problem),
-                      .flops = cost.flops,
-                      .bytes = cost.bytes,
-                      .math = cost.math});
+  });
+  return first == nullptr ? DeviceId{} : first->device;
+}
+
+namespace detail {
+
+/// Runs the reference beside a finished call and compares; see verify.h.
+template <Operator Op> class Verifier;
+
+/// Adds to an error of the device what ran when it was reported.
+template <Operator Op> [[noreturn]] void rethrow(const Error& error, const Route<Op>& route, const typename Op::Problem& problem) {
+  if (error.code() != Code::device_error && error.code() != Code::out_of_memory) throw error;
+  const std::string config = to_string(route.config, route.kernel->knobs);
+  fail(error.code(), str(Op::name, ": ", route.kernel->name, config.empty() ? "" : " with ", config, " at ", key_of(problem), " on ",
+                         route.device->id, ": ", error.what()));
+}
+
+template <Operator Op>
+void launch_on_cpu(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream) {
+  const WorkspaceScope workspace(route.workspace);
+  Launch launch{.device = *route.device, .threads = max_threads(), .workspace = workspace.data(), .workspace_bytes = route.workspace};
+  route.kernel->launch(args, problem, route.config, launch);
+}
+template <Operator Op>
+void launch_on_gpu(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream stream) {
+  try {
+    const cuda::ContextScope context(*route.device);
+    const cuda::WorkspaceScope workspace(*route.device, stream, route.workspace);
+    Launch launch{.device = *route.device,
+                  .threads = 1,
+                  .workspace = workspace.data(),
+                  .workspace_bytes = route.workspace,
+                  .stream = stream,
+                  .functions = route.functions.data()};
+    route.kernel->launch(args, problem, route.config, launch);
+  } catch (const Error& error) {
+    rethrow<Op>(error, route, problem);
   }
 }
 
-template <Operator Op> void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem) {
+template <Operator Op>
+void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream stream) {
+  const auto run = route.device->is_gpu() ? launch_on_gpu<Op> : launch_on_cpu<Op>;
+  route.launches->fetch_add(1, std::memory_order_relaxed);
+  Trace* const trace = Trace::current();
+  if (trace == nullptr) [[likely]]
+    return run(route, args, problem, stream);
+  const size_t step = trace->begin();
+  try {
+    run(route, args, problem, stream);
+    trace->wait(*route.device, stream);
+  } catch (...) {
+    trace->drop(step);
+    throw;
+  }
+  const Cost cost = Op::cost(problem);
+  trace->end(step, {.op = Op::name,
+                    .kernel = route.kernel->name,
+                    .family = route.kernel->family,
+                    .problem = key_of(problem),
+                    .flops = cost.flops,
+                    .bytes = cost.bytes,
+                    .math = cost.math});
+}
+
+template <Operator Op>
+void launch(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream stream) {
   if (!check_calls()) [[likely]]
-    return launch_unchecked(route, args, problem);
-  const OutputBytes before = bytes_of(Op::outputs(args));
-  launch_unchecked(route, args, problem);
-  verify<Op>(args, problem, route.kernel->name, before);
+    return launch_unchecked(route, args, problem, stream);
+  Verifier<Op> verifier(args, *route.device, stream);
+  launch_unchecked(route, args, problem, stream);
+  verifier.compare(problem, route.kernel->name);
+}
+
+/// An extent is 0. The reference writes what there is to write on a CPU; on a GPU the rows do, unless nothing is left.
+template <Operator Op> bool is_done_without_kernel(const typename Op::Args& args, const typename Op::Problem& problem, DeviceId where) {
+  if (!Op::empty(problem)) [[likely]]
+    return false;
+  if (where.kind == DeviceKind::cpu) {
+    Op::reference(args, nullptr);
+    return true;
+  }
+  for (const Output& output : Op::outputs(args))
+    if (span_bytes(output.view) > 0) return false;
+  return true;
+}
+
+inline void check_stream(const char* op, DeviceId where, Stream stream) {
+  require(stream == nullptr || where.kind != DeviceKind::cpu, op,
+          ": stream is not null; expected null (the tensors are on the CPU, which has no streams)");
 }
 }  // namespace detail
 
-/// One call, top to bottom: check, route, launch.
-template <Operator Op> void call(const typename Op::Args& args) {
+/// One call, top to bottom: check, route, launch. On a GPU it returns when the work is in the stream.
+template <Operator Op> void call(const typename Op::Args& args, Stream stream = nullptr) {
   const typename Op::Problem problem = Op::check(args);
-  if (Op::empty(problem)) {
-    Op::reference(args, nullptr);
-    return;
-  }
-  const Route<Op> chosen = route<Op>(problem);  // a copy: a recipe's children may route the same op
-  detail::launch<Op>(chosen, args, problem);
+  const DeviceId where = device_of<Op>(args);
+  detail::check_stream(Op::name, where, stream);
+  if (detail::is_done_without_kernel<Op>(args, problem, where)) return;
+  const Route<Op> chosen = route<Op>(problem, where, stream);  // a copy: a recipe's children may route the same op
+  detail::launch<Op>(chosen, args, problem, stream);
 }
 
 }  // namespace eitri
+
+#include "dispatch/verify.h"

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/log.h"
 #include "base/settings.h"
 
 namespace eitri {
@@ -52,6 +53,12 @@ ForceScope::~ForceScope() {
 }
 
 bool check_calls() { return settings().check; }
+
+void failed_to_load(std::string_view kernel, std::string_view why) {
+  counter("route.not_loaded").fetch_add(1, std::memory_order_relaxed);
+  warn_once(LogTopic::route, kernel, kernel,
+            " would be the best kernel, but cannot be loaded, so that the next one takes its calls: ", why);
+}
 
 namespace {
 struct Counters {

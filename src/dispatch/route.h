@@ -26,6 +26,7 @@ template <class Op> struct Route {
   double predicted_us = 0;
   size_t workspace = 0;
   std::atomic<int64_t>* launches = nullptr;
+  Functions functions = {};  // of the kernel's sources
 };
 
 /// The kernel that EITRI_FORCE or a ForceScope names for the op; empty when none. Never names an unknown kernel.
@@ -56,6 +57,9 @@ template <class Op> struct Candidate {
   Guess guess;
   const TunedRow* tuned = nullptr;
 };
+
+/// Counts and logs, once per kernel, that a row could not be loaded and the next one takes its place.
+void failed_to_load(std::string_view kernel, std::string_view why);
 
 /// Every row with its answer, in table order. Pure: used by route() on a miss and by explain().
 template <class Op> std::vector<Candidate<Op>> candidates(const typename Op::Problem& problem, const Device& device) {
@@ -130,12 +134,48 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
   return route;
 }
 
-/// Looks the problem up; a miss asks every row once. The reference stays valid until the calling thread routes another
-/// problem of the op, so use it at once (Plan copies it).
-template <class Op> const Route<Op>& route(const typename Op::Problem& problem) {
+namespace detail {
+
+/// The choice, loaded. A row whose kernel cannot be compiled or loaded here gives way to the next best, unless it was forced.
+template <class Op> Route<Op> choose_and_load(const typename Op::Problem& problem, const Device& device, Stream stream) {
+  auto all = candidates<Op>(problem, device);
+  for (;;) {
+    Route<Op> chosen = choose<Op>(problem, device, all, nullptr);
+    if (chosen.kernel->sources == nullptr) return chosen;
+    try {
+      chosen.functions = load_sources(chosen.kernel->sources(problem, chosen.config, device), chosen.kernel->name, device, stream);
+      return chosen;
+    } catch (const Error& error) {
+      // A device that fails says nothing about the kernel, and a capture ends before the next row could be tried.
+      if (chosen.origin == Origin::forced || error.code() == Code::device_error || cuda::is_capturing(stream)) throw;
+      bool others = false;
+      for (auto& c : all) {
+        if (c.kernel == chosen.kernel) c.support = Support::no("it cannot be loaded: ", error.what());
+        others = others || c.support.ok;
+      }
+      if (!others) throw;
+      failed_to_load(chosen.kernel->name, error.what());
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Looks the problem up; a miss asks every row once, and loads the chosen one's kernels. `where` is the device of the tensors;
+/// `stream` only matters on a miss. The reference stays valid until the calling thread routes another problem of the op, so use it
+/// at once (Plan copies it).
+template <class Op> const Route<Op>& route(const typename Op::Problem& problem, DeviceId where = {}, Stream stream = nullptr) {
   using Problem = typename Op::Problem;
-  struct Slot {
+  struct Key {
     Problem problem;
+    DeviceId where;
+    bool operator==(const Key&) const = default;
+    uint64_t hash() const {
+      return hash_of(problem) + (static_cast<uint64_t>(where.kind) << 8 | static_cast<uint8_t>(where.index)) * 0x9e3779b97f4a7c15ull;
+    }
+  };
+  struct Slot {
+    Key key;
     Route<Op> route;
     uint32_t generation = 0;
   };
@@ -143,9 +183,9 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
     std::shared_mutex mutex;
     uint32_t generation = 0;
     struct Hash {
-      size_t operator()(const Problem& p) const { return hash_of(p); }
+      size_t operator()(const Key& k) const { return k.hash(); }
     };
-    std::unordered_map<Problem, Route<Op>, Hash> map;
+    std::unordered_map<Key, Route<Op>, Hash> map;
   };
   // Per thread and op, direct mapped: no lock and no pointer chase on a hit. Made on first use; the bare pointer beside the
   // owner keeps the hot path free of the guard that a thread_local with a destructor needs.
@@ -153,10 +193,11 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
   static thread_local constinit Slot* slots = nullptr;
   static Shared shared;
   const uint32_t generation = route_generation();
-  const uint64_t hash = hash_of(problem);
+  const Key key{problem, where};
+  const uint64_t hash = key.hash();
   if (slots != nullptr) [[likely]] {
     const Slot& slot = slots[hash % kSlots];
-    if (slot.generation == generation && slot.problem == problem) [[likely]]
+    if (slot.generation == generation && slot.key == key) [[likely]]
       return slot.route;
   } else {
     static thread_local std::unique_ptr<Slot[]> owner;
@@ -168,15 +209,13 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
   {
     std::shared_lock lock(shared.mutex);
     if (shared.generation == generation)
-      if (const auto it = shared.map.find(problem); it != shared.map.end()) {
-        slot = {problem, it->second, generation};
+      if (const auto it = shared.map.find(key); it != shared.map.end()) {
+        slot = {key, it->second, generation};
         return slot.route;
       }
   }
   counter("route.miss").fetch_add(1, std::memory_order_relaxed);
-  const Device& device = cpu_device();
-  auto all = candidates<Op>(problem, device);
-  const Route<Op> chosen = choose<Op>(problem, device, all, nullptr);  // may route children: slot is written after it
+  const Route<Op> chosen = detail::choose_and_load<Op>(problem, device_for(where), stream);  // may route children: slot is written after it
   {
     std::unique_lock lock(shared.mutex);
     if (shared.generation != generation) {
@@ -184,9 +223,9 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem) 
       shared.generation = generation;
     }
     if (shared.map.size() > 65536) shared.map.clear();  // bounded; a server with ragged shapes refills it
-    shared.map.emplace(problem, chosen);
+    shared.map.emplace(key, chosen);
   }
-  slot = {problem, chosen, generation};
+  slot = {key, chosen, generation};
   return slot.route;
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/cuda.h"
+
 namespace eitri {
 
 thread_local constinit Trace* Trace::current_ = nullptr;
@@ -20,6 +22,12 @@ void Trace::end(size_t index, Step step) {
   starts_.pop_back();
   step.depth = --depth_;
   steps_[index] = std::move(step);
+}
+
+void Trace::wait(const Device& device, Stream stream) {
+  if (!device.is_gpu()) return;
+  const cuda::ContextScope scope(device);
+  if (!cuda::is_capturing(stream)) cuda::synchronize(stream);
 }
 
 void Trace::drop(size_t index) {

@@ -35,6 +35,8 @@ class Trace {
 
   size_t begin();
   void end(size_t index, Step step);
+  /// A GPU's steps are timed from an idle stream to an idle stream: waits for it. Not while it captures a graph.
+  void wait(const Device& device, Stream stream);
   /// Instead of end(), when the step threw: it and its children are forgotten.
   void drop(size_t index);
 

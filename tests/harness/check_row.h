@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/op.h"
+#include "harness/caller.h"
 
 namespace eitri::harness {
 
@@ -63,10 +64,11 @@ inline constexpr Variant kVariants[] = {
     {"dense", 1, false, false}, {"strided, NaN pads", 2, true, false}, {"strided, zero pads", 2, true, true}};
 
 template <Operator Op>
-std::string check_repeats(const typename Op::Args& args, Maker& maker, const Oracle& oracle, const Snapshot& first, int calls) {
+std::string check_repeats(const typename Op::Args& args, Maker& maker, const Caller<Op>& caller, const Oracle& oracle,
+                          const Snapshot& first, int calls) {
   for (int i = 1; i < calls; ++i) {
     maker.poison_outputs();
-    call<Op>(args);
+    caller.call(args);
     if (std::string d = first.difference(Op::outputs(args), oracle); !d.empty())
       return str("claims to be repeatable, but call ", i + 1, " differs: ", d);
   }
@@ -75,7 +77,8 @@ std::string check_repeats(const typename Op::Args& args, Maker& maker, const Ora
 
 /// Ops with a row dimension offer `Args rows_of(const Args&, int64_t begin, int64_t end)`: the same call for these rows alone, on
 /// the same memory. The bits of a row must not depend on the other rows.
-template <Operator Op> std::string check_batch_invariance(const typename Op::Args& args, Maker& maker, const Snapshot& batch) {
+template <Operator Op>
+std::string check_batch_invariance(const typename Op::Args& args, Maker& maker, const Caller<Op>& caller, const Snapshot& batch) {
   if constexpr (requires {
                   { Op::row_count(args) } -> std::convertible_to<int64_t>;
                   Op::rows_of(args, 0, 1);
@@ -85,7 +88,7 @@ template <Operator Op> std::string check_batch_invariance(const typename Op::Arg
       if (row < 0) continue;
       maker.poison_outputs();
       const auto alone = Op::rows_of(args, row, row + 1);
-      call<Op>(alone);
+      caller.call(alone);
       if (std::string d = batch.difference_in_part(Op::outputs(alone)); !d.empty())
         return str("claims to be batch-invariant, but row ", row, " alone differs: ", d);
     }
@@ -94,7 +97,8 @@ template <Operator Op> std::string check_batch_invariance(const typename Op::Arg
 }
 
 template <Operator Op>
-std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& problem, const Variant& variant, Snapshot& nan_pads) {
+std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& problem, const Variant& variant, const Device* gpu,
+                          Snapshot& nan_pads) {
   Maker maker({.seed = variant.seed, .guards = true, .strided = variant.strided, .poison = true, .zero_pads = variant.zero_pads});
   const typename Op::Args args = Op::make(problem, maker);
   if (const auto made = Op::check(args); !(made == problem)) return str("make() built ", key_of(made), " instead of the problem");
@@ -102,8 +106,9 @@ std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& 
   const Oracle& oracle = oracle_of<Op>(problem, args, variant.seed);
   maker.poison_outputs();
 
+  const Caller<Op> caller(maker, gpu);
   const auto start = std::chrono::steady_clock::now();
-  call<Op>(args);
+  caller.call(args);
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 
   const auto outputs = Op::outputs(args);
@@ -116,23 +121,28 @@ std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& 
   }
   if (variant.strided) nan_pads = first;
   else if (kernel.numerics.repeatable)
-    if (std::string d = check_repeats<Op>(args, maker, oracle, first, repeats_for(us, kernel.family)); !d.empty()) return d;
+    if (std::string d = check_repeats<Op>(args, maker, caller, oracle, first, repeats_for(us, kernel.family)); !d.empty()) return d;
   if (kernel.numerics.batch_invariant && !Op::empty(problem))
-    if (std::string d = check_batch_invariance<Op>(args, maker, first); !d.empty()) return d;
+    if (std::string d = check_batch_invariance<Op>(args, maker, caller, first); !d.empty()) return d;
+  if (!variant.strided && gpu != nullptr) {
+    maker.poison_outputs();
+    caller.call_in_graph(args);
+    if (std::string d = first.difference(outputs, oracle); !d.empty()) return str("differs in a graph: ", d);
+  }
   return maker.damage();
 }
 
 }  // namespace detail
 
-/// "" when the row, at the instruction level in force, is right on the problem; else the first demand that it misses.
-template <Operator Op> std::string check_row(const Kernel<Op>& kernel, const typename Op::Problem& problem) {
+/// "" when the row, at the instruction level in force or on the GPU, is right on the problem; else the first demand that it misses.
+template <Operator Op> std::string check_row(const Kernel<Op>& kernel, const typename Op::Problem& problem, const Device* gpu = nullptr) {
   const ForceScope force(Op::name, kernel.name);
   poison_workspace(true);
   std::string failure;
   Snapshot nan_pads;
   for (const detail::Variant& variant : detail::kVariants) {
     try {
-      failure = detail::check_variant<Op>(kernel, problem, variant, nan_pads);
+      failure = detail::check_variant<Op>(kernel, problem, variant, gpu, nan_pads);
     } catch (const std::exception& error) {
       failure = str("claims support, but threw: ", error.what());
     }

@@ -29,6 +29,13 @@ struct ScaleAdd {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.rows == 0 || p.cols == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  static void tensors(auto& args, auto&& f) {
+    f("x", args.x);
+    f("weight", args.weight);
+    f("bias", args.bias);
+    f("out", args.out);
+    f("scale", args.scale);
+  }
   static std::vector<Output> outputs(const Args& args) { return {{"out", args.out}, {"scale", args.scale}}; }
   static std::vector<Tolerance> tolerance(const Problem&) { return {{.bound_eps = 2 * 0x1p-24}, {}}; }
   static Cost cost(const Problem& p) { return {2.0 * double(p.rows * p.cols), 8.0 * double(p.rows * p.cols), DType::f32}; }

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "harness/caller.h"
 #include "harness/check_row.h"
 #include "harness/levels.h"
 #include "ops/ops.h"
@@ -33,30 +34,53 @@ std::vector<Isa> supporting_levels(const Kernel<Op>& kernel, const typename Op::
   return found;
 }
 
+/// Whether the row takes the problem on the GPU, when there is one; `reason` receives a refusal.
+template <Operator Op> bool gpu_supports(const Kernel<Op>& kernel, const typename Op::Problem& problem, std::string& reason) {
+  const Device* const gpu = test_gpu();
+  if (gpu == nullptr) return false;
+  Support support = target_runs_on(kernel.target, *gpu);
+  if (support) support = kernel.supports(problem, *gpu);
+  if (!support) reason = support.reason;
+  return support.ok;
+}
+
+/// Bytes that a call of the problem writes; 0: no row is ever asked.
+template <Operator Op> bool writes_something(const typename Op::Problem& problem) {
+  Maker maker;
+  const auto args = Op::make(problem, maker);
+  for (const Output& output : Op::outputs(args))
+    if (span_bytes(output.view) > 0) return true;
+  return false;
+}
+
 /// The levels that a row is run at: both ends, for a row that is bound to instructions or whose children are; else the best.
 template <Operator Op> std::vector<Isa> chosen_levels(const Kernel<Op>& kernel, const std::vector<Isa>& supporting) {
   if (supporting.size() < 2) return supporting;
-  const bool depends_on_level = kernel.target != Target::any_cpu || kernel.children != nullptr;
+  const bool depends_on_level = (kernel.target != Target::any_cpu && kernel.target != Target::any) || kernel.children != nullptr;
   if (depends_on_level) return {supporting.front(), supporting.back()};
   return {supporting.back()};
 }
 
 template <Operator Op> class RowTest : public testing::Test {
  public:
-  RowTest(const Kernel<Op>& kernel, const typename Op::Problem& problem, std::vector<Isa> isas)
-      : kernel_(kernel), problem_(problem), isas_(std::move(isas)) {}
+  RowTest(const Kernel<Op>& kernel, const typename Op::Problem& problem, std::vector<Isa> isas, const Device* gpu)
+      : kernel_(kernel), problem_(problem), isas_(std::move(isas)), gpu_(gpu) {}
   void TestBody() override {
     for (const Isa isa : isas_) {
       const LevelScope scope(isa);
       const std::string failure = check_row(kernel_, problem_);
       EXPECT_EQ(failure, "") << "at EITRI_ISA=" << to_string(isa);
     }
+    if (gpu_ == nullptr) return;
+    const std::string failure = check_row(kernel_, problem_, gpu_);
+    EXPECT_EQ(failure, "") << "on " << gpu_->id;
   }
 
  private:
   const Kernel<Op>& kernel_;
   const typename Op::Problem problem_;
   const std::vector<Isa> isas_;
+  const Device* const gpu_;  // null: not there
 };
 
 /// A row's refusals: each has a reason, and forcing the row says it. One test a row keeps the report readable.
@@ -67,19 +91,21 @@ template <Operator Op> class RefusalTest : public testing::Test {
   void TestBody() override {
     const LevelScope scope(levels().back());
     const ForceScope force(Op::name, kernel_.name);
+    const bool on_gpu = test_gpu() != nullptr && kernel_.target != Target::any && target_runs_on(kernel_.target, *test_gpu());
+    const DeviceId where = on_gpu ? test_gpu()->id : DeviceId{};
     std::string list;
     for (const auto& [reason, problem] : by_reason_) {
       EXPECT_GE(reason.size(), 8u) << "no sentence: " << reason;
       list += str("\n  ", reason);
       try {
-        route<Op>(problem);
+        route<Op>(problem, where);
         ADD_FAILURE() << "the forced row was routed to at " << key_of(problem) << " although it refuses: " << reason;
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), Code::unsupported) << error.what();
         EXPECT_NE(std::string_view(error.what()).find(kernel_.name), std::string_view::npos) << error.what();
       }
     }
-    if (!target_runs_on(kernel_.target, cpu_device())) GTEST_SKIP() << "the row does not run here:" << list;
+    if (!on_gpu && !target_runs_on(kernel_.target, cpu_device())) GTEST_SKIP() << "the row does not run here:" << list;
   }
 
  private:
@@ -108,22 +134,25 @@ template <Operator Op> void register_op() {
     if (!keys.insert(key).second) continue;
     for (const Kernel<Op>& kernel : kernels) {
       const bool reference = &kernel == &kernels.back();
-      if (Op::empty(problem) && !reference) continue;  // never routed: the reference writes what there is to write
       std::string reason;
-      const std::vector<Isa> supporting = supporting_levels(kernel, problem, reason);
-      if (supporting.empty()) {
+      const bool empty = Op::empty(problem);
+      const bool gpu = gpu_supports(kernel, problem, reason) && !(empty && !writes_something<Op>(problem));
+      if (empty && !reference && !gpu) continue;  // never routed: on a CPU the reference writes what there is to write
+      const std::vector<Isa> supporting = empty && !reference ? std::vector<Isa>{} : supporting_levels(kernel, problem, reason);
+      if (supporting.empty() && !gpu) {
         refusals[&kernel].emplace(reason, problem);
         continue;
       }
       ++tests[&kernel];
-      add_test<Op>(kernel, key, [&kernel, problem = problem, isas = chosen_levels(kernel, supporting)] {
-        return new RowTest<Op>(kernel, problem, isas);
+      add_test<Op>(kernel, key, [&kernel, problem = problem, isas = chosen_levels(kernel, supporting), gpu] {
+        return new RowTest<Op>(kernel, problem, isas, gpu ? test_gpu() : nullptr);
       });
     }
   }
   for (const Kernel<Op>& kernel : kernels) {
     const LevelScope scope(levels().back());
-    const Support target = target_runs_on(kernel.target, cpu_device());
+    Support target = target_runs_on(kernel.target, cpu_device());
+    if (!target && test_gpu() != nullptr) target = target_runs_on(kernel.target, *test_gpu());
     mutable_coverage().push_back({.kernel = kernel.name, .tests = tests[&kernel], .needs = target.reason});
     if (const auto& reasons = refusals[&kernel]; !reasons.empty())
       add_test<Op>(kernel, "refusals", [&kernel, reasons] { return new RefusalTest<Op>(kernel, reasons); });
@@ -131,6 +160,11 @@ template <Operator Op> void register_op() {
 }
 
 }  // namespace
+
+const Device* test_gpu() {
+  static const Device* const gpu = cuda::device_count() > 0 ? &cuda::device(0) : nullptr;
+  return gpu;
+}
 
 const std::vector<RowCoverage>& coverage() { return mutable_coverage(); }
 

@@ -28,12 +28,14 @@ std::span<const char* const> enum_names(Isa) {
   return kNames;
 }
 
-std::string_view Device::arch() const { return enum_names(isa)[static_cast<size_t>(isa)]; }
+std::string_view Device::arch() const { return is_gpu() ? std::string_view(gpu_arch) : enum_names(isa)[static_cast<size_t>(isa)]; }
 
 double Device::peak(DType math) const {
   switch (math) {
     case DType::i8: return profile.i8_ops;
     case DType::bf16: return profile.bf16_flops;
+    case DType::f16: return is_gpu() ? profile.bf16_flops : profile.f32_flops;
+    case DType::f8e4m3: return is_gpu() ? profile.i8_ops : profile.f32_flops;  // tensor cores run both 8-bit types at one rate
     default: return profile.f32_flops;
   }
 }

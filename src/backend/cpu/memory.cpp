@@ -120,5 +120,6 @@ WorkspaceScope::~WorkspaceScope() {
 }
 
 void poison_workspace(bool on) { poison_on = on; }
+bool workspace_is_poisoned() { return poison_on.load(std::memory_order_relaxed); }
 
 }  // namespace eitri

@@ -40,5 +40,6 @@ class WorkspaceScope {
 };
 /// Fills every free byte of the calling thread's workspace with NaN patterns from now on before it is lent: tests.
 void poison_workspace(bool on);
+bool workspace_is_poisoned();
 
 }  // namespace eitri

@@ -166,6 +166,8 @@ std::span<const Kernel<Activation>> Activation::kernels() {
      .workspace = workspace_rows,
      .launch = launch_rows<avx2::activate_rows>},
 #endif
+    activation_block_per_row(),
+    activation_tiles(),
     {.name = "activation.portable.rows",
      .family = Family::tile_template,
      .target = Target::any_cpu,

@@ -49,6 +49,14 @@ struct Activation {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.rows == 0 || p.inter == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("x", args.x);
+    f("out", args.out);
+    f("scale", args.scale);
+    f("sorted_ids", args.sorted_ids);
+    f("num_valid", args.num_valid);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

@@ -64,4 +64,48 @@ RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machi
   return {static_cast<int>(std::min<int64_t>(kThreads, whole)), 1};
 }
 
+namespace {
+
+RowShape shape_of(const Activation::Problem& p, const Config& config, const Device& device) {
+  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), config[0], machine_of(device));
+  return activation_shape(p, machine_of(device));
+}
+Guess guess(const Activation::Problem& p, const Device& device) {
+  const int chunks = p.out == DType::i8 ? activation_shape(p, machine_of(device)).chunks : 0;
+  return {.config = {.value = {chunks}}, .us = memory_pass_us(device, Activation::cost(p).bytes)};
+}
+std::vector<Source> sources(const Activation::Problem& p, const Config& config, const Device& device) {
+  return {activation_entry(p, shape_of(p, config, device)).source()};
+}
+void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config& config, Launch& launch) {
+  const RowShape shape = shape_of(p, config, launch.device);
+  const ActivationGrid grid = activation_grid(args, p, shape);
+  launch_kernel(launch, 0, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape.threads}, grid);
+}
+
+Kernel<Activation> simt_row(const char* name, Knobs knobs, Support (*supports)(const Activation::Problem&, const Device&)) {
+  return {.name = name,
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .supports = supports,
+          .knobs = knobs,
+          .guess = guess,
+          .launch = launch_rows,
+          .sources = sources};
+}
+
+}  // namespace
+
+Kernel<Activation> activation_block_per_row() {
+  return simt_row("activation.simt.block_per_row", kChunkKnobs, [](const Activation::Problem& p, const Device&) {
+    return p.out == DType::i8 ? Support::yes() : Support::no("out is ", p.out, "; activation.simt.tiles takes it");
+  });
+}
+Kernel<Activation> activation_tiles() {
+  return simt_row("activation.simt.tiles", {}, [](const Activation::Problem& p, const Device&) {
+    return p.out != DType::i8 ? Support::yes() : Support::no("out is i8: a row has one scale; activation.simt.block_per_row takes it");
+  });
+}
+
 }  // namespace eitri

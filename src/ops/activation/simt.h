@@ -16,4 +16,8 @@ ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Pro
 /// The shape without tuning. Tiles: one chunk, and no more threads than the row has use for.
 RowShape activation_shape(const Activation::Problem& problem, const SimtMachine& machine);
 
+/// activation.simt.block_per_row (a quantised out) and activation.simt.tiles.
+Kernel<Activation> activation_block_per_row();
+Kernel<Activation> activation_tiles();
+
 }  // namespace eitri

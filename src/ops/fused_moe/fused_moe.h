@@ -79,6 +79,26 @@ struct FusedMoe {
   static Problem check(const Args& args);
   static bool empty(const Problem& problem);
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("x", args.x);
+    f("w1", args.w1);
+    f("w2", args.w2);
+    f("topk_weights", args.topk_weights);
+    f("topk_ids", args.topk_ids);
+    f("out", args.out);
+    f("w1_scale", args.w1_scale);
+    f("w2_scale", args.w2_scale);
+    f("x_scale", args.x_scale);
+    f("bias1", args.bias1);
+    f("bias2", args.bias2);
+    f("expert_mask", args.expert_mask);
+    f("num_local_tokens", args.num_local_tokens);
+    f("shared_w1", args.shared_w1);
+    f("shared_w2", args.shared_w2);
+    f("shared_w1_scale", args.shared_w1_scale);
+    f("shared_w2_scale", args.shared_w2_scale);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

@@ -35,17 +35,19 @@ template <> struct OpOf<MoeCombineArgs> { using type = MoeCombine; };
 
 class Carver {
  public:
-  explicit Carver(std::byte* base) : base_(base) {}
+  Carver(std::byte* base, DeviceId where) : base_(base), where_(where) {}
   View take(DType dtype, std::initializer_list<int64_t> shape) {
     // Without a base (only sizes are asked for) any address will do.
     View view(base_ == nullptr ? nullptr : base_ + used_, dtype, shape);
-    used_ += (static_cast<size_t>(bytes_for(dtype, view.size())) + 63) / 64 * 64;
+    view.device = where_;
+    used_ += (static_cast<size_t>(bytes_for(dtype, view.size())) + 255) / 256 * 256;
     return view;
   }
   size_t used() const { return used_; }
 
  private:
   std::byte* base_;
+  DeviceId where_;
   size_t used_ = 0;
 };
 
@@ -62,8 +64,8 @@ Target best_target(const FusedMoe::Problem& p, const Device& device) {
 
 }  // namespace
 
-RecipeBuffers recipe_buffers(const FusedMoe::Problem& p, int64_t tile_m, std::byte* workspace) {
-  Carver carver(workspace);
+RecipeBuffers recipe_buffers(const FusedMoe::Problem& p, int64_t tile_m, std::byte* workspace, DeviceId where) {
+  Carver carver(workspace, where);
   RecipeBuffers out;
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, tile_m);
   // Every pair may open a block of its own, not more.
@@ -129,7 +131,8 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
   return args;
 }
 
-Support sorted_supports(const FusedMoe::Problem& p, const Device&) {
+Support sorted_supports(const FusedMoe::Problem& p, const Device& device) {
+  if (device.is_gpu() && p.local_tokens && p.shared_inter > 0) return Support::no("num_local_tokens beside a shared expert, on a GPU");
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, kTileRows[2]);
   if (padded > INT32_MAX) return Support::no("tokens * top_k + experts * tile_m is ", padded, "; positions are 32-bit");
   return Support::yes();
@@ -145,6 +148,10 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   const double traffic = 2 * (h_bytes + y_bytes) + pairs * hidden * bits(p.x) / 8;
   const double children = 4 + (p.quantised() ? 2 : 0) + (p.shared_inter > 0 ? 2 : 0);
   const double tasks = p.expected_experts() * 4 / workspace_threads(device);
+  if (device.is_gpu()) {
+    const double floor = std::max(cost.flops / device.peak(p.w), (cost.bytes + traffic) / device.profile.read_bytes) * 1e6;
+    return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = 2 * children + floor};
+  }
   const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
                     overlapped_us(cost.flops, panel_rate(best_target(p, device), p.w, device), cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
@@ -156,8 +163,8 @@ size_t sorted_workspace(const FusedMoe::Problem& p, const Config& config, const 
 }
 
 void sorted_launch(const FusedMoeArgs& args, const FusedMoe::Problem& p, const Config& config, Launch& launch) {
-  const RecipeBuffers buffers = recipe_buffers(p, config[0], launch.workspace);
-  recipe_calls(args, p, config[0], buffers, []<class Args>(const Args& child) { call<typename OpOf<Args>::type>(child); });
+  const RecipeBuffers buffers = recipe_buffers(p, config[0], launch.workspace, launch.device.id);
+  recipe_calls(args, p, config[0], buffers, [&]<class Args>(const Args& child) { call<typename OpOf<Args>::type>(child, launch.stream); });
   if (!p.local_tokens || p.shared_inter == 0) return;
   // moe_combine adds the shared expert to every row; rows beyond the local tokens are 0.
   const int64_t local = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);

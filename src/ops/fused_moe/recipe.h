@@ -14,7 +14,7 @@ struct RecipeBuffers {
   View shared_h, shared_h_codes, shared_h_scale, shared_y;
   size_t bytes = 0;
 };
-RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, std::byte* workspace);
+RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, std::byte* workspace, DeviceId where = {});
 
 /// Every child call in order, each handed to `visit` as its Args. The same list serves launch (visit calls the op) and
 /// explain (visit asks the op's check for the Problem).

@@ -26,8 +26,7 @@ template <Target kTarget> constexpr Kernel<FusedMoe> decode_row(const char* name
           .guess = decode_guess<kTarget>,
           .workspace = decode_workspace,
           .launch = decode_launch<kTarget>,
-          .children = decode_children,
-          .source = {}};
+          .children = decode_children};
 }
 
 inline constexpr int kTileRows[] = {16, 32, 64};
@@ -41,15 +40,14 @@ void sorted_children(const FusedMoe::Problem& problem, const Config& config, Chi
 constexpr Kernel<FusedMoe> moe_sorted_row() {
   return {.name = "fused_moe.recipe.sorted",
           .family = Family::recipe,
-          .target = Target::any_cpu,
+          .target = Target::any,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
           .supports = sorted_supports,
           .knobs = kSortedKnobs,
           .guess = sorted_guess,
           .workspace = sorted_workspace,
           .launch = sorted_launch,
-          .children = sorted_children,
-          .source = {}};
+          .children = sorted_children};
 }
 
 constexpr Kernel<FusedMoe> moe_reference_row() {
@@ -65,8 +63,7 @@ constexpr Kernel<FusedMoe> moe_reference_row() {
           },
           .workspace = nullptr,
           .launch = [](const FusedMoeArgs& args, const FusedMoe::Problem&, const Config&, Launch&) { FusedMoe::reference(args, nullptr); },
-          .children = nullptr,
-          .source = {}};
+          .children = nullptr};
 }
 
 }  // namespace eitri

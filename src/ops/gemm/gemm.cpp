@@ -40,12 +40,6 @@ inline void check_apart(const View& c, const ByteRange& c_range, const ByteRange
     require(false, kOp, ": c is ", c, " and overlaps ", arg, "; expected memory of its own");
 }
 
-void check_devices(const GemmArgs& args) {
-  for (const View* v : {&args.a, &args.b, &args.c, &args.bias, &args.a_scale, &args.b_scale})
-    require(v->device.kind == DeviceKind::cpu, kOp, ": a tensor of kind ", static_cast<int>(v->device.kind),
-            " was given; expected tensors of the CPU");
-}
-
 /// "[batch, m, n]" or "[m, n]".
 std::string shape_text(bool batched, int64_t batch, const std::string& rows, int64_t columns) {
   return str("[", batched ? str(batch, ", ") : std::string(), rows, ", ", columns, "]");
@@ -60,7 +54,6 @@ Gemm::Problem Gemm::check(const Args& args) {
   check_view(a, kOp, "a", a.rank);
   check_view(b, kOp, "b", a.rank);
   check_output(c, kOp, "c", a.rank);
-  check_devices(args);
   check_rows(a, "a");
   check_rows(c, "c");
   require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16 or i8");

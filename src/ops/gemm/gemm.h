@@ -44,6 +44,15 @@ struct Gemm {
   static Problem check(const Args& args);
   static bool empty(const Problem& problem);
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("a", args.a);
+    f("b", args.b);
+    f("c", args.c);
+    f("bias", args.bias);
+    f("a_scale", args.a_scale);
+    f("b_scale", args.b_scale);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

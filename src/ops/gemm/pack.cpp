@@ -216,6 +216,8 @@ View packed_view(const void* buffer, size_t bytes) {
 
 const PackedHeader& packed_header(const View& view, const char* op, const char* arg) {
   require(view.layout == Layout::packed, op, ": ", arg, " is ", view, "; expected packed weights");
+  require(view.device.kind == DeviceKind::cpu, op, ": ", arg, " is ", view, " on ", view.device,
+          "; expected plain rows (packed weights are for CPUs)");
   require(view.data != nullptr && reinterpret_cast<uintptr_t>(view.data) % 64 == 0, op, ": ", arg, " is ", view,
           view.data == nullptr ? " at null" : " at an odd address", "; expected a 64-byte aligned buffer of pack_weights");
   const auto& header = *static_cast<const PackedHeader*>(view.data);

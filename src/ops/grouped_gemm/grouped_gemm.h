@@ -60,6 +60,19 @@ struct GroupedGemm {
   static Problem check(const Args& args);
   static bool empty(const Problem& problem);
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("a", args.a);
+    f("b", args.b);
+    f("c", args.c);
+    f("bias", args.bias);
+    f("a_scale", args.a_scale);
+    f("b_scale", args.b_scale);
+    f("row_weight", args.row_weight);
+    f("sorted_ids", args.sorted_ids);
+    f("sorted_expert_ids", args.sorted_expert_ids);
+    f("num_valid", args.num_valid);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

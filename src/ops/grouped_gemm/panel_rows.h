@@ -34,8 +34,7 @@ template <Target kTarget> constexpr Kernel<GroupedGemm> panel_row(const char* na
           .guess = panel_guess<kTarget>,
           .workspace = panel_workspace,
           .launch = panel_launch<kTarget>,
-          .children = nullptr,
-          .source = {}};
+          .children = nullptr};
 }
 
 Support library_supports(const GroupedGemm::Problem& problem, const Device& device);
@@ -52,8 +51,7 @@ constexpr Kernel<GroupedGemm> grouped_library_row() {
           .guess = library_guess,
           .workspace = library_workspace,
           .launch = library_launch,
-          .children = nullptr,
-          .source = {}};
+          .children = nullptr};
 }
 
 Guess reference_guess(const GroupedGemm::Problem& problem, const Device& device);
@@ -68,8 +66,7 @@ constexpr Kernel<GroupedGemm> grouped_reference_row() {
           .workspace = nullptr,
           .launch = [](const GroupedGemmArgs& args, const GroupedGemm::Problem&, const Config&,
                        Launch&) { GroupedGemm::reference(args, nullptr); },
-          .children = nullptr,
-          .source = {}};
+          .children = nullptr};
 }
 
 }  // namespace eitri

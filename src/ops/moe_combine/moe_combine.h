@@ -32,6 +32,14 @@ struct MoeCombine {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.tokens == 0 || p.hidden == 0 || p.top_k == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("y", args.y);
+    f("reverse", args.reverse);
+    f("weights", args.weights);
+    f("shared", args.shared);
+    f("out", args.out);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

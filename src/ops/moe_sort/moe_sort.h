@@ -49,6 +49,18 @@ struct MoeSort {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.tokens == 0 || p.experts == 0 || p.top_k == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("topk_ids", args.topk_ids);
+    f("topk_weights", args.topk_weights);
+    f("expert_mask", args.expert_mask);
+    f("num_local_tokens", args.num_local_tokens);
+    f("sorted_ids", args.sorted_ids);
+    f("sorted_weights", args.sorted_weights);
+    f("sorted_expert_ids", args.sorted_expert_ids);
+    f("num_valid", args.num_valid);
+    f("reverse", args.reverse);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

@@ -116,6 +116,7 @@ std::span<const Kernel<Quantize>> Quantize::kernels() {
      .guess = guess_rows<kAvx2PerNs>,
      .launch = launch_rows<avx2::quantize_rows>},
 #endif
+    quantize_simt_row(),
     {.name = "quantize.portable.rows",
      .family = Family::tile_template,
      .target = Target::any_cpu,

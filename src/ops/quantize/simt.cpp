@@ -36,4 +36,34 @@ QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p)
           .vectors = is_vector_aligned(args.x, wide) && is_vector_aligned(args.q, wide) ? 1 : 0};
 }
 
+namespace {
+
+RowShape shape_of(const Quantize::Problem& p, const Config& config, const Device& device) {
+  return row_shape_with(p.cols, wide_of(p.x), config[0], machine_of(device));
+}
+Guess guess(const Quantize::Problem& p, const Device& device) {
+  return {.config = {.value = {quantize_shape(p, machine_of(device)).chunks}}, .us = memory_pass_us(device, Quantize::cost(p).bytes)};
+}
+std::vector<Source> sources(const Quantize::Problem& p, const Config& config, const Device& device) {
+  return {quantize_entry(p, shape_of(p, config, device)).source()};
+}
+void launch_row(const QuantizeArgs& args, const Quantize::Problem& p, const Config& config, Launch& launch) {
+  const QuantizeGrid grid = quantize_grid(args, p);
+  launch_kernel(launch, 0, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+}
+
+}  // namespace
+
+Kernel<Quantize> quantize_simt_row() {
+  return {.name = "quantize.simt.block_per_row",
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .supports = [](const Quantize::Problem&, const Device&) { return Support::yes(); },
+          .knobs = kChunkKnobs,
+          .guess = guess,
+          .launch = launch_row,
+          .sources = sources};
+}
+
 }  // namespace eitri

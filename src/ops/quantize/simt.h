@@ -18,4 +18,7 @@ inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& ma
   return row_shape(p.cols, wide_of(p.x), p.rows, machine);
 }
 
+/// quantize.simt.block_per_row.
+Kernel<Quantize> quantize_simt_row();
+
 }  // namespace eitri

@@ -4,21 +4,20 @@
 
 namespace eitri {
 
-RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine) {
-  constexpr int64_t kMaxThreads = 1024;
+RowShape row_shape_with(int64_t columns, int wide, int64_t chunks, const SimtMachine& machine) {
+  constexpr int64_t kMaxThreads = 1024, kMaxChunks = 4;
   const int64_t vectors = std::max<int64_t>(1, (columns + wide - 1) / wide);
-  const auto threads_with = [&](int64_t chunks) {
-    const int64_t threads = (vectors + chunks - 1) / chunks;
-    return (threads + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
-  };
-  // With up to two rows a unit, a row's own time is what counts.
-  const int64_t wanted = rows <= 2 * int64_t{machine.units} ? 1 : 2;
-  for (int64_t chunks = wanted; chunks <= 4; chunks *= 2) {
-    const int64_t threads = threads_with(chunks);
+  for (; chunks > 0 && chunks <= kMaxChunks; chunks *= 2) {
+    const int64_t each = (vectors + chunks - 1) / chunks, threads = (each + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
     // 64 registers a thread at 1024 threads.
     if (threads <= kMaxThreads / std::max<int64_t>(1, chunks / 2)) return {static_cast<int>(threads), static_cast<int>(chunks)};
   }
   return {static_cast<int>(kMaxThreads), 0};
+}
+
+RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine) {
+  // With up to two rows a unit, a row's own time is what counts.
+  return row_shape_with(columns, wide, rows <= 2 * int64_t{machine.units} ? 1 : 2, machine);
 }
 
 bool is_vector_aligned(const View& view, int wide) {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/view.h"
+#include "dispatch/kernel.h"
 
 namespace eitri {
 
@@ -15,6 +15,7 @@ struct SimtMachine {
   int warp_size = 32;
   int units = 132;  // multiprocessors or compute units
 };
+inline SimtMachine machine_of(const Device& device) { return {.warp_size = device.warp_size, .units = device.units}; }
 
 /// Threads of a block, and chunks of 16 bytes that each of them keeps in registers; 0 chunks: rows too long for that are read
 /// again in every pass.
@@ -25,6 +26,14 @@ struct RowShape {
 /// For rows of `columns` elements, `wide` to a chunk. Few rows take many threads each, for latency; many rows take two chunks a
 /// thread, for loads in flight. What a thread keeps leaves room for 1024 threads on every machine.
 RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine);
+/// The shape with that many chunks a thread, or more where the row needs them.
+RowShape row_shape_with(int64_t columns, int wide, int64_t chunks, const SimtMachine& machine);
+/// Row kernels' knob.
+inline constexpr int kChunkValues[] = {1, 2, 4, 0};
+inline constexpr Knob kChunkKnobs[] = {{"chunks", kChunkValues}};
+
+/// Expected microseconds of a kernel that is bound by memory: a launch, and the bytes at nine tenths of the bandwidth.
+inline double memory_pass_us(const Device& device, double bytes) { return 2.5 + bytes / (0.9 * device.profile.read_bytes) * 1e6; }
 
 /// Elements in 16 bytes of an input.
 inline int wide_of(DType x) { return 128 / bits(x); }
@@ -36,6 +45,7 @@ struct SimtEntry {
   std::vector<std::string> defines;  // "EITRI_X=bf16"
   int threads;
   int64_t blocks;
+  Source source() const { return {.file = file, .entry = entry, .defines = defines}; }
 };
 /// "EITRI_X=bf16": kernels read the value as an enumerator.
 template <class T> std::string simt_define(const char* name, const T& value) { return str("EITRI_", name, "=", value); }

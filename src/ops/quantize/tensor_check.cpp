@@ -16,7 +16,7 @@ std::string wanted_text(DType dtype, std::initializer_list<int64_t> shape) {
     text += extent == kAnyExtent ? str(comma, "any") : str(comma, extent);
     comma = ", ";
   }
-  return text + "] in CPU memory with inner stride 1";
+  return text + "] with inner stride 1";
 }
 
 }  // namespace
@@ -25,8 +25,7 @@ void check_tensor(const View& view, const char* op, const char* arg, Access acce
   const int rank = static_cast<int>(shape.size());
   if (access == Access::write) check_output(view, op, arg, rank);
   else check_view(view, op, arg, rank);
-  bool ok =
-      is_wanted(view.dtype, dtype) && view.layout == Layout::strided && view.device.kind == DeviceKind::cpu && has_unit_inner_stride(view);
+  bool ok = is_wanted(view.dtype, dtype) && view.layout == Layout::strided && has_unit_inner_stride(view);
   int i = 0;
   for (int64_t extent : shape) ok = (extent == kAnyExtent || view.shape[i] == extent) && ok, ++i;
   if (!ok) [[unlikely]]

@@ -9,7 +9,7 @@ namespace eitri {
 
 enum class Access : uint8_t { read, write };
 
-/// A strided tensor in CPU memory with these extents (kAnyExtent: not looked at), unit inner stride, and of `dtype`
+/// A strided tensor with these extents (kAnyExtent: not looked at), unit inner stride, and of `dtype`
 /// (none: f32, bf16 or f16). Outputs must not overlap themselves. Error{invalid_argument} otherwise.
 inline constexpr int64_t kAnyExtent = -1;
 void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype, std::initializer_list<int64_t> shape);

@@ -49,8 +49,8 @@ void check_scale(const RmsNormArgs& args, int64_t tokens, int64_t hidden) {
   const bool groups = args.quant == Quant::per_1x128;
   const int64_t columns = (hidden + kGroup - 1) / kGroup;
   check_output(scale, RmsNorm::name, "scale", groups ? 2 : 1);
-  const bool ok = scale.dtype == DType::f32 && scale.layout == Layout::strided && scale.device.kind == DeviceKind::cpu &&
-                  scale.shape[0] == tokens && (!groups || scale.shape[1] == columns);
+  const bool ok =
+      scale.dtype == DType::f32 && scale.layout == Layout::strided && scale.shape[0] == tokens && (!groups || scale.shape[1] == columns);
   require(ok, RmsNorm::name, ": scale is ", scale, "; expected f32[", tokens, groups ? str(", ", columns) : std::string(),
           "] in CPU memory (quant is ", args.quant, ")");
 }
@@ -200,6 +200,7 @@ std::span<const Kernel<RmsNorm>> RmsNorm::kernels() {
      .workspace = workspace_rows,
      .launch = launch_rows<avx2::rmsnorm_rows>},
 #endif
+    rmsnorm_simt_row(),
     {.name = "rmsnorm.portable.rows",
      .family = Family::tile_template,
      .target = Target::any_cpu,

@@ -38,6 +38,15 @@ struct RmsNorm {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.tokens == 0 || p.hidden == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("x", args.x);
+    f("weight", args.weight);
+    f("residual", args.residual);
+    f("residual_out", args.residual_out);
+    f("out", args.out);
+    f("scale", args.scale);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

@@ -59,4 +59,35 @@ RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& p) {
   return {.task = rmsnorm_task(args, p), .tokens = p.tokens, .blocks = blocks_for(p.tokens), .vectors = vectors ? 1 : 0};
 }
 
+namespace {
+
+RowShape shape_of(const RmsNorm::Problem& p, const Config& config, const Device& device) {
+  return row_shape_with(p.hidden, wide_of(p.x), config[0], machine_of(device));
+}
+Guess guess(const RmsNorm::Problem& p, const Device& device) {
+  return {.config = {.value = {rmsnorm_shape(p, machine_of(device)).chunks}}, .us = memory_pass_us(device, RmsNorm::cost(p).bytes)};
+}
+std::vector<Source> sources(const RmsNorm::Problem& p, const Config& config, const Device& device) {
+  return {rmsnorm_entry(p, shape_of(p, config, device)).source()};
+}
+void launch_row(const RmsNormArgs& args, const RmsNorm::Problem& p, const Config& config, Launch& launch) {
+  const RmsNormGrid grid = rmsnorm_grid(args, p);
+  launch_kernel(launch, 0, {.blocks = p.tokens == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+}
+
+}  // namespace
+
+Kernel<RmsNorm> rmsnorm_simt_row() {
+  // The number of threads, which follows from the tokens, decides the order of a sum: not batch-invariant.
+  return {.name = "rmsnorm.simt.block_per_row",
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
+          .supports = [](const RmsNorm::Problem&, const Device&) { return Support::yes(); },
+          .knobs = kChunkKnobs,
+          .guess = guess,
+          .launch = launch_row,
+          .sources = sources};
+}
+
 }  // namespace eitri

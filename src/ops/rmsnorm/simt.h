@@ -18,4 +18,7 @@ inline RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& mach
   return row_shape(p.hidden, wide_of(p.x), p.tokens, machine);
 }
 
+/// rmsnorm.simt.block_per_row.
+Kernel<RmsNorm> rmsnorm_simt_row();
+
 }  // namespace eitri

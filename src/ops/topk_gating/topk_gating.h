@@ -45,6 +45,13 @@ struct TopkGating {
   static Problem check(const Args& args);
   static bool empty(const Problem& p) { return p.tokens == 0 || p.experts == 0 || p.top_k == 0; }
   static void reference(const Args& args, Oracle* oracle);
+  /// Every tensor argument by name, given or not.
+  static void tensors(auto& args, auto&& f) {
+    f("logits", args.logits);
+    f("correction_bias", args.correction_bias);
+    f("weights", args.weights);
+    f("ids", args.ids);
+  }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
   static Cost cost(const Problem& problem);

@@ -1,0 +1,50 @@
+// Device memory that a launch borrows: one arena a stream, in stream order; under graph capture one that belongs to the graph.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace eitri::cuda {
+
+/// `bytes` of device memory, 256-byte aligned, dirty, for the launches that the scope makes on the stream. Scopes nest (a recipe's
+/// children borrow above their parent), and a thread that holds one keeps other threads' scopes of the same stream waiting, so
+/// that their launches do not mix. An arena grows to the largest need seen and then allocates no more.
+///
+/// While the stream captures, memory comes from an arena of that graph: replays on any stream never meet the eager arena. It is
+/// given back when the graph is destroyed.
+class WorkspaceScope {
+ public:
+  WorkspaceScope(const Device& device, Stream stream, size_t bytes);
+  ~WorkspaceScope();
+  WorkspaceScope(const WorkspaceScope&) = delete;
+  WorkspaceScope& operator=(const WorkspaceScope&) = delete;
+  std::byte* data() const { return data_; }
+
+  struct Arena;
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  std::byte* data_ = nullptr;
+  size_t block_ = 0, offset_ = 0;
+};
+
+/// Device memory with an owner: tests, benchmarks, the tuner. Not for the path of a call.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Device& device, size_t bytes);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  const Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace eitri::cuda
