@@ -31,14 +31,31 @@ template <int kKept, class Body> EITRI_INLINE void for_each_chunk(int64_t chunks
   }
 }
 
+/// Asks for the cache lines of chunk c = 0 of a row of kBytes-wide chunks: each line by one thread.
+template <int kBytes> EITRI_INLINE void prefetch_first_chunk(const unsigned char* row, int64_t row_bytes) {
+  constexpr int kThreadsPerLine = kBytes >= 128 ? 1 : 128 / kBytes;
+  const int64_t at = int64_t{thread()} * kBytes;
+  if (thread() % kThreadsPerLine == 0 && at < row_bytes) prefetch(row + at);
+}
+
 EITRI_INLINE const unsigned char* byte_at(const void* p, int64_t offset) { return static_cast<const unsigned char*>(p) + offset; }
 EITRI_INLINE unsigned char* byte_at(void* p, int64_t offset) { return static_cast<unsigned char*>(p) + offset; }
 
-/// Elements [first, first + kWide) of a row of n. `vectors`: the row begins at a multiple of 16 bytes, or of kWide elements.
-template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, int64_t first, int64_t n, bool vectors) {
+/// How a kernel is compiled to reach rows: `vectors` for rows that begin at a multiple of 16 bytes (or of kWide elements) and are
+/// whole chunks of kWide elements long, below 2^28; `elements` for all others.
+enum class Rows : uint8_t { elements, vectors };
+/// Counts columns: 32 bits are enough in rows of vectors, and take half of the registers.
+template <Rows kRows> struct ColumnOf { using type = int64_t; };
+template <> struct ColumnOf<Rows::vectors> { using type = int32_t; };
+template <Rows kRows> using Column = typename ColumnOf<kRows>::type;
+
+/// Elements [first, first + kWide) of a row of n.
+template <DType kType, int kWide, Rows kRows>
+EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Column<kRows> n) {
   constexpr int kBytes = Raw<kType, kWide>::kBytes;
   Raw<kType, kWide> raw = {};
-  if (vectors && first + kWide <= n) {
+  if constexpr (kRows == Rows::vectors) {
+    if (first >= n) return raw;
     const unsigned char* p = byte_at(row, first * kBytesOf<kType>);
     if constexpr (kBytes >= 16) {
       EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i) {
@@ -53,21 +70,23 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const 
       raw.w[0] = load4(p).w[0];
     }
     return raw;
+  } else {
+    const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      if (e >= left) continue;
+      if constexpr (kBytesOf<kType> == 4)
+        raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
+      else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
+    }
+    return raw;
   }
-  const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
-  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-    if (e >= left) continue;
-    if constexpr (kBytesOf<kType> == 4)
-      raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
-    else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
-  }
-  return raw;
 }
 
-template <DType kType, int kWide>
-EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, int64_t first, int64_t n, bool vectors) {
+template <DType kType, int kWide, Rows kRows>
+EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, Column<kRows> first, Column<kRows> n) {
   constexpr int kBytes = Raw<kType, kWide>::kBytes;
-  if (vectors && first + kWide <= n) {
+  if constexpr (kRows == Rows::vectors) {
+    if (first >= n) return;
     unsigned char* p = byte_at(row, first * kBytesOf<kType>);
     if constexpr (kBytes >= 16) {
       EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i)
@@ -77,14 +96,14 @@ EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, int64_t fir
     } else {
       store4(p, {{raw.w[0]}});
     }
-    return;
-  }
-  const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
-  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-    if (e >= left) continue;
-    if constexpr (kBytesOf<kType> == 4) static_cast<uint32_t*>(row)[first + e] = raw.w[e];
-    else if constexpr (kBytesOf<kType> == 2) static_cast<uint16_t*>(row)[first + e] = static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16));
-    else byte_at(row, first)[e] = static_cast<unsigned char>(raw.w[e / 4] >> (e % 4 * 8));
+  } else {
+    const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      if (e >= left) continue;
+      if constexpr (kBytesOf<kType> == 4) static_cast<uint32_t*>(row)[first + e] = raw.w[e];
+      else if constexpr (kBytesOf<kType> == 2) static_cast<uint16_t*>(row)[first + e] = static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16));
+      else byte_at(row, first)[e] = static_cast<unsigned char>(raw.w[e / 4] >> (e % 4 * 8));
+    }
   }
 }
 
@@ -109,12 +128,11 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> pack(const floa
         kType == DType::bf16 ? pack2_bf16(x[2 * i], x[2 * i + 1]) : pack2_f16(x[2 * i], x[2 * i + 1]);
   } else if constexpr (kType == DType::f8e4m3) {
     EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) raw.w[i] = pack4_f8e4m3(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  } else if constexpr (kType == DType::i8) {
+    EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) raw.w[i] = pack4_i8(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   } else {
-    static_assert(kType == DType::i8 || kType == DType::f8e4m3fnuz);
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-      const auto code = kType == DType::i8 ? static_cast<uint8_t>(to_i8(x[e])) : to_f8e4m3fnuz(x[e]);
-      raw.w[e / 4] |= static_cast<uint32_t>(code) << (e % 4 * 8);
-    }
+    static_assert(kType == DType::f8e4m3fnuz);
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) raw.w[e / 4] |= static_cast<uint32_t>(to_f8e4m3fnuz(x[e])) << (e % 4 * 8);
   }
   return raw;
 }
@@ -131,11 +149,11 @@ template <int kWide> EITRI_INLINE float largest_magnitude(const float (&x)[kWide
 }
 
 /// Codes of the elements, for a scale whose inverse is given, to a row.
-template <DType kOut, int kWide>
-EITRI_INLINE void store_codes(const float (&x)[kWide], float inverse, void* row, int64_t first, int64_t n, bool vectors) {
+template <DType kOut, Rows kRows, int kWide>
+EITRI_INLINE void store_codes(const float (&x)[kWide], float inverse, void* row, Column<kRows> first, Column<kRows> n) {
   float scaled[kWide];
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * inverse;
-  store_raw(pack<kOut>(scaled), row, first, n, vectors);
+  store_raw<kOut, kWide, kRows>(pack<kOut>(scaled), row, first, n);
 }
 
 /// Rows at positions of moe_sort that name no token are skipped. Uniform over a block.

@@ -11,6 +11,10 @@
 #define EITRI_SIMT simt
 #define EITRI_INLINE __attribute__((device)) inline __attribute__((always_inline))
 #define EITRI_KERNEL(threads) extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+// At most `registers` a thread, so that enough waves share a unit.
+#define EITRI_KERNEL_FOR(threads, registers) \
+  extern "C" __attribute__((global)) void    \
+      __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(512 / (registers) > 8 ? 8 : 512 / (registers))))
 #define EITRI_SHARED static __attribute__((shared))
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("nounroll")
@@ -84,11 +88,14 @@ EITRI_INLINE void store16(void* p, Words<16> v) { *static_cast<Vector4*>(p) = __
 EITRI_INLINE void store8(void* p, Words<8> v) { *static_cast<Vector2*>(p) = __builtin_bit_cast(Vector2, v); }
 EITRI_INLINE void store4(void* p, Words<4> v) { *static_cast<uint32_t*>(p) = v.w[0]; }
 
+/// A hint that has no effect here.
+EITRI_INLINE void prefetch(const void*) {}
 EITRI_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EITRI_INLINE float root(float x) { return __builtin_sqrtf(x); }
 EITRI_INLINE float round_even(float x) { return __builtin_rintf(x); }
 /// About 2^-21 relative error near 0, growing with |x|; results below 2^-126 may be 0.
-EITRI_INLINE float fast_exp(float x) { return __builtin_amdgcn_exp2f(x * 1.4426950408889634f); }
+EITRI_INLINE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+EITRI_INLINE float fast_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 
 EITRI_INLINE float from_bf16(uint16_t code) { return bits_float(static_cast<uint32_t>(code) << 16); }
 EITRI_INLINE float from_f16(uint16_t code) { return static_cast<float>(__builtin_bit_cast(_Float16, code)); }
@@ -101,6 +108,11 @@ EITRI_INLINE int8_t to_i8(float x) { return encode_i8(x); }
 // The conversion instruction of gfx942 makes FNUZ codes, that of gfx950 OCP ones; the codec makes what its name says on both.
 EITRI_INLINE uint8_t to_f8e4m3(float x) { return narrow_f8<F8e4m3>(x); }
 EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
+/// Four codes of to_i8 in a word, the first one low.
+EITRI_INLINE uint32_t pack4_i8(float a, float b, float c, float d) {
+  const auto byte = [](float x) { return static_cast<uint32_t>(static_cast<uint8_t>(to_i8(x))); };
+  return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+}
 EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
   return to_f8e4m3(a) | static_cast<uint32_t>(to_f8e4m3(b)) << 8 | static_cast<uint32_t>(to_f8e4m3(c)) << 16 |
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;

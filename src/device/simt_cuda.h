@@ -11,6 +11,9 @@
 #define EITRI_SIMT simt
 #define EITRI_INLINE __device__ __forceinline__
 #define EITRI_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// At most `registers` a thread (or as near as whole blocks allow), so that enough blocks share a multiprocessor.
+#define EITRI_KERNEL_FOR(threads, registers) \
+  extern "C" __global__ void __launch_bounds__(threads, (65536 / (registers) / (threads) < 1 ? 1 : 65536 / (registers) / (threads)))
 #define EITRI_SHARED __shared__
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("unroll 1")
@@ -62,13 +65,21 @@ EITRI_INLINE void store16(void* p, Words<16> v) { *static_cast<uint4*>(p) = uint
 EITRI_INLINE void store8(void* p, Words<8> v) { *static_cast<uint2*>(p) = uint2{v.w[0], v.w[1]}; }
 EITRI_INLINE void store4(void* p, Words<4> v) { *static_cast<uint32_t*>(p) = v.w[0]; }
 
+/// Asks for the cache line of an address, whatever it holds now or later. Allowed before wait_for_dependencies().
+EITRI_INLINE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 EITRI_INLINE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 EITRI_INLINE float root(float x) { return __fsqrt_rn(x); }
 EITRI_INLINE float round_even(float x) { return rintf(x); }
-/// About 2^-21 relative error near 0, growing with |x|; results below 2^-126 are 0.
-EITRI_INLINE float fast_exp(float x) {
+/// Within 2^-22 relative, and 1 ulp; subnormal arguments and results are 0.
+EITRI_INLINE float fast_exp2(float x) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+EITRI_INLINE float fast_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
@@ -104,6 +115,18 @@ EITRI_INLINE int8_t to_i8(float x) {
   int code;
   asm("cvt.rni.s32.f32 %0, %1;" : "=r"(code) : "f"(x));
   return static_cast<int8_t>(code < -127 ? -127 : code > 127 ? 127 : code);
+}
+/// Four codes of to_i8 in a word, the first one low.
+EITRI_INLINE uint32_t pack4_i8(float a, float b, float c, float d) {
+  const auto whole = [](float x) {
+    int code;
+    asm("cvt.rni.s32.f32 %0, %1;" : "=r"(code) : "f"(x));
+    return code < -127 ? -127 : code;  // the packing clamps to [-128, 127]
+  };
+  uint32_t high, codes;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(whole(d)), "r"(whole(c)));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(codes) : "r"(whole(b)), "r"(whole(a)), "r"(high));
+  return codes;
 }
 EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
 #if __CUDA_ARCH__ >= 890

@@ -25,6 +25,7 @@
 #endif
 #define EITRI_INLINE inline
 #define EITRI_KERNEL(threads) inline void
+#define EITRI_KERNEL_FOR(threads, registers) EITRI_KERNEL(threads)
 #define EITRI_SHARED static
 #define EITRI_UNROLL
 #define EITRI_ROLL
@@ -189,10 +190,13 @@ inline void store16(void* p, Words<16> v, EITRI_SITE) { store_words<16>(p, v, {f
 inline void store8(void* p, Words<8> v, EITRI_SITE) { store_words<8>(p, v, {file, line}); }
 inline void store4(void* p, Words<4> v, EITRI_SITE) { store_words<4>(p, v, {file, line}); }
 
+/// A hint that has no effect here.
+inline void prefetch(const void*) {}
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline float round_even(float x) { return __builtin_rintf(x); }
-inline float fast_exp(float x) { return __builtin_expf(x); }
+inline float fast_exp2(float x) { return __builtin_exp2f(x); }
+inline float fast_reciprocal(float x) { return 1.0f / x; }
 
 inline float from_bf16(uint16_t code) { return decode_bf16(code); }
 inline float from_f16(uint16_t code) { return decode_f16(code); }
@@ -204,6 +208,11 @@ inline uint32_t pack2_f16(float a, float b) { return to_f16(a) | static_cast<uin
 inline int8_t to_i8(float x) { return encode_i8(x); }
 inline uint8_t to_f8e4m3(float x) { return narrow_f8<F8e4m3>(x); }
 inline uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
+/// Four codes of to_i8 in a word, the first one low.
+inline uint32_t pack4_i8(float a, float b, float c, float d) {
+  const auto byte = [](float x) { return static_cast<uint32_t>(static_cast<uint8_t>(to_i8(x))); };
+  return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+}
 inline uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
   return to_f8e4m3(a) | static_cast<uint32_t>(to_f8e4m3(b)) << 8 | static_cast<uint32_t>(to_f8e4m3(c)) << 16 |
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;

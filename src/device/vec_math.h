@@ -1,8 +1,8 @@
 // exp, sigmoid, tanh, erf and the normal distribution on F: the same operations at every level, so AVX2 and AVX-512 agree
 // bit for bit and vec1 all but. Largest errors, measured against double over the whole range by tests/device (ulp of
 // the result): exp 1.1, sigmoid 2.5, tanh 2.5, erf 2.5, normal_cdf 6. Subnormal results are within one subnormal step more. NaN
-// stays NaN; infinities give the limits. GPU kernels use the same text on one float a thread (device/simt.h), so all machines
-// agree. Include device/x86/vec.h or device/simt.h: they define F, EITRI_VEC and EITRI_INLINE.
+// stays NaN; infinities give the limits. GPU kernels use the same text on one float a thread (device/simt.h), with their own
+// sigmoid and division. Include device/x86/vec.h or device/simt.h: they define F, EITRI_VEC and EITRI_INLINE.
 #pragma once
 
 #if !defined(EITRI_VEC)
@@ -14,6 +14,16 @@
 #endif
 
 namespace eitri::EITRI_VEC {
+
+#if defined(EITRI_SIMT)
+/// a / b within 1 ulp, for |b| below 2^126; 0 instead of subnormal results.
+EITRI_INLINE F quotient(F a, F b) {
+  const float y = fast_reciprocal(b.v);
+  return a * F{fma(fma(-b.v, y, 1.0f), y, y)};
+}
+#else
+EITRI_INLINE F quotient(F a, F b) { return a / b; }
+#endif
 
 namespace detail {
 
@@ -37,7 +47,7 @@ EITRI_INLINE F expm1_reduced(F r) {
 }
 /// erfc(z) e^(z^2) for 0 <= z <= 10.2, as t q(t), t = 1 / (1 + 0.4 z); relative error 1e-8.
 EITRI_INLINE F scaled_erfc(F z) {
-  const F t = F::set1(1.0f) / fma(F::set1(0.4f), z, F::set1(1.0f));
+  const F t = quotient(F::set1(1.0f), fma(F::set1(0.4f), z, F::set1(1.0f)));
   F q = F::set1(-0.029205792f);
   q = fma(q, t, F::set1(0.19590288f));
   q = fma(q, t, F::set1(-0.49384892f));
@@ -67,14 +77,26 @@ EITRI_INLINE F expm1_positive(F x) {
   return fma(detail::expm1_reduced(reduced.r), power, power - F::set1(1.0f));
 }
 
+#if defined(EITRI_SIMT)
+/// 1 / (1 + e^-x) through the special function unit, whose 2^t is exact to 2^-22 only for the t that it is given: what rounding
+/// loses of t = -x log2 e is put back as a factor. Within 3 ulp; 0 below -87.3.
+EITRI_INLINE F sigmoid(F x) {
+  constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596299e-8f, kLn2 = 0.69314718f;
+  const float y = min(max(-x, F::set1(-88.0f)), F::set1(87.3f)).v;  // both keep NaN
+  const float t = y * kLog2e, lost = fma(y, kLog2eLow, fma(y, kLog2e, -t));
+  const float power = fast_exp2(t);
+  return quotient(F::set1(1.0f), F{1.0f + fma(power, lost * kLn2, power)});
+}
+#else
 /// 1 / (1 + e^-x); 0 below -88.7.
 EITRI_INLINE F sigmoid(F x) { return F::set1(1.0f) / (F::set1(1.0f) + exp(-x)); }
+#endif
 
 EITRI_INLINE F tanh(F x) {
   // (e^2a - 1) / (e^2a + 1), a = |x|; 1 in fp32 from 9.02 on.
   const F twice = min(abs(x), F::set1(10.0f)) * F::set1(2.0f);
   const F e = expm1_positive(twice);
-  return copysign(e / (e + F::set1(2.0f)), x);
+  return copysign(quotient(e, e + F::set1(2.0f)), x);
 }
 
 EITRI_INLINE F erf(F x) {

@@ -77,6 +77,7 @@ struct Source {
   const char* file = nullptr;  // "ops/rmsnorm/simt.cuh"
   const char* entry = nullptr;
   std::vector<std::string> defines = {};  // "EITRI_X=bf16"
+  bool on_demand = false;                 // for calls that are rare (unaligned rows): loaded when the first one comes
 };
 inline constexpr size_t kMaxFunctions = 8;
 using Functions = std::array<const cuda::Function*, kMaxFunctions>;
@@ -89,13 +90,16 @@ struct Launch {
   std::byte* workspace = nullptr;
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
-  const cuda::Function* const* functions = nullptr;
+  const cuda::Function* const* functions = nullptr;  // null where it is loaded on demand
+  const cuda::Function& (*load)(const Launch&, size_t index) = nullptr;
+  const void* call = nullptr;  // for load
 };
 
 /// Starts functions[index] with `argument`, a plain struct, by value. 0 blocks: nothing.
 template <class Argument> void launch_kernel(const Launch& launch, size_t index, const cuda::Geometry& geometry, const Argument& argument) {
   static_assert(std::is_trivially_copyable_v<Argument> && sizeof(Argument) <= 4000);
-  cuda::launch(*launch.functions[index], geometry, launch.stream, &argument);
+  const cuda::Function* const known = launch.functions[index];
+  cuda::launch(known != nullptr ? *known : launch.load(launch, index), geometry, launch.stream, &argument);
 }
 
 class ChildSink;  // collects the child problems of a recipe, see explain.h
@@ -121,8 +125,10 @@ Support target_runs_on(Target target, const Device& device);
 
 /// The request to compile a source for a device.
 jit::CompileRequest compile_request(const Source& source, std::string_view label, const Device& device);
-/// The sources' functions on the device: from memory, disk or the compiler. `label` is the kernel's name. Throws Error: while the
-/// stream captures a graph, whatever is not loaded already is refused.
+/// A source's function on the device: from memory, disk or the compiler. `label` is the kernel's name. Throws Error: while the
+/// stream captures a graph, what is not loaded already is refused.
+const cuda::Function& load_source(const Source& source, std::string_view label, const Device& device, Stream stream);
+/// All that are not on demand.
 Functions load_sources(const std::vector<Source>& sources, std::string_view label, const Device& device, Stream stream);
 
 }  // namespace eitri

@@ -88,12 +88,22 @@ void launch_on_gpu(const Route<Op>& route, const typename Op::Args& args, const 
   try {
     const cuda::ContextScope context(*route.device);
     const cuda::WorkspaceScope workspace(*route.device, stream, route.workspace);
+    struct Call {
+      const Route<Op>& route;
+      const typename Op::Problem& problem;
+    } const call{route, problem};
     Launch launch{.device = *route.device,
                   .threads = 1,
                   .workspace = workspace.data(),
                   .workspace_bytes = route.workspace,
                   .stream = stream,
-                  .functions = route.functions.data()};
+                  .functions = route.functions.data(),
+                  .load = [](const Launch& l, size_t index) -> const cuda::Function& {
+                    const Call& c = *static_cast<const Call*>(l.call);
+                    const auto sources = c.route.kernel->sources(c.problem, c.route.config, l.device);
+                    return load_source(sources.at(index), c.route.kernel->name, l.device, l.stream);
+                  },
+                  .call = &call};
     route.kernel->launch(args, problem, route.config, launch);
   } catch (const Error& error) {
     rethrow<Op>(error, route, problem);

@@ -73,7 +73,7 @@ template <Operator Op> class RowTest : public testing::Test {
     }
     if (gpu_ == nullptr) return;
     const std::string failure = check_row(kernel_, problem_, gpu_);
-    EXPECT_EQ(failure, "") << "on " << gpu_->id;
+    EXPECT_EQ(failure, "") << "on " << to_string(gpu_->id);
   }
 
  private:

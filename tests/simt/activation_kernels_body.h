@@ -29,8 +29,10 @@ constexpr auto kActivationForms = activation_forms();
 ActivationLane activation_lane(const ActivationForm& form) {
   return find_lane<kActivationForms, ActivationLane>(form, []<ActivationForm kForm>() -> ActivationLane {
     return [](const ActivationGrid& grid) {
-      if constexpr (kForm.out == DType::i8) activation_block_per_row<kForm>(grid);
-      else activation_tiles<kForm>(grid);
+      const bool vectors = grid.vectors != 0;
+      if constexpr (kForm.out == DType::i8)
+        vectors ? activation_block_per_row<kForm, Rows::vectors>(grid) : activation_block_per_row<kForm, Rows::elements>(grid);
+      else vectors ? activation_tiles<kForm, Rows::vectors>(grid) : activation_tiles<kForm, Rows::elements>(grid);
     };
   });
 }

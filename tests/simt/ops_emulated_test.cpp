@@ -47,40 +47,6 @@ TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_la
 TEST(SimtOps, activation_equals_the_reference) { check_emulated<Activation>(activation_launch); }
 TEST(SimtOps, quantize_equals_the_reference) { check_emulated<Quantize>(quantize_launch); }
 
-/// The functions are the same text on every machine: with a fused multiply-add there is no difference to AVX2.
-TEST(SimtOps, activation_has_the_bits_of_avx2) {
-  const auto kernels = Activation::kernels();
-  const auto row = std::find_if(kernels.begin(), kernels.end(), [](const auto& k) { return k.target == Target::x86_avx2; });
-  if (row == kernels.end() || !target_runs_on(Target::x86_avx2, cpu_device())) GTEST_SKIP() << "this machine runs no AVX2 row";
-  for (const auto& [problem, note] : Activation::cases().test) {
-    if (Activation::empty(problem) || problem.sorted || problem.x == DType::f16) continue;
-    SCOPED_TRACE(key_of(problem));
-    Maker maker({.guards = true});
-    const ActivationArgs args = Activation::make(problem, maker);
-    {
-      const ForceScope force(Activation::name, row->name);
-      call<Activation>(args);
-    }
-    std::vector<double> want;
-    for (const Output& o : Activation::outputs(args))
-      for (int64_t r = 0; r < o.view.shape[0]; ++r)
-        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j)
-          want.push_back(o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r}));
-    maker.poison_outputs();
-    const EmulatedLaunch launch = activation_launch(args, problem, 64, 8);
-    ASSERT_TRUE(launch.lane);
-    ASSERT_EQ(simt_emulation::run({.blocks = launch.blocks, .threads = launch.threads, .warp_size = 64}, launch.lane), "");
-    size_t i = 0;
-    for (const Output& o : Activation::outputs(args))
-      for (int64_t r = 0; r < o.view.shape[0]; ++r)
-        for (int64_t j = 0; j < (o.view.rank > 1 ? o.view.shape[1] : 1); ++j, ++i) {
-          const double got = o.view.rank > 1 ? load(o.view, {r, j}) : load(o.view, {r});
-          ASSERT_TRUE(got == want[i] || (std::isnan(got) && std::isnan(want[i])))
-              << o.name << "[" << r << ", " << j << "] is " << got << "; AVX2 has " << want[i];
-        }
-  }
-}
-
 TEST(SimtShape, rows_fit_their_blocks) {
   for (const int warp_size : {32, 64})
     for (const int wide : {4, 8})
@@ -101,20 +67,20 @@ TEST(SimtShape, rows_fit_their_blocks) {
 
 TEST(SimtShape, entries_name_what_they_are_compiled_for) {
   const RmsNorm::Problem norm{.tokens = 4096, .hidden = 7168, .residual = DType::bf16, .out = DType::f8e4m3, .quant = Quant::per_1x128};
-  const SimtEntry entry = rmsnorm_entry(norm, rmsnorm_shape(norm, {}));
+  const SimtEntry entry = rmsnorm_entry(norm, rmsnorm_shape(norm, {}), 40, RowAccess::vectors);
   EXPECT_STREQ(entry.entry, "rmsnorm_block_per_row");
   EXPECT_EQ(entry.threads, 448);
   EXPECT_EQ(entry.blocks, 4096);
   EXPECT_THAT(entry.defines,
               testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3", "EITRI_QUANT=per_1x128",
-                                   "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2"));
+                                   "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2", "EITRI_ROWS=vectors", "EITRI_REGISTERS=40"));
   const Activation::Problem act{.rows = 64, .inter = 768};
-  EXPECT_THAT(activation_entry(act, activation_shape(act, {})).defines,
+  EXPECT_THAT(activation_entry(act, activation_shape(act, {}), 48, RowAccess::elements).defines,
               testing::ElementsAre("EITRI_ENTRY=activation_tiles", "EITRI_X=bf16", "EITRI_OUT=bf16", "EITRI_KIND=silu",
-                                   "EITRI_GATE=separated", "EITRI_THREADS=96", "EITRI_CHUNKS=1"));
+                                   "EITRI_GATE=separated", "EITRI_THREADS=96", "EITRI_CHUNKS=1", "EITRI_ROWS=elements", "EITRI_REGISTERS=64"));
   const Quantize::Problem codes{.rows = 1, .cols = 2048};
-  EXPECT_THAT(quantize_entry(codes, quantize_shape(codes, {.warp_size = 64})).defines,
-              testing::ElementsAre("EITRI_X=bf16", "EITRI_Q=i8", "EITRI_THREADS=256", "EITRI_CHUNKS=1"));
+  EXPECT_THAT(quantize_entry(codes, quantize_shape(codes, {.warp_size = 64}), 32, RowAccess::vectors).defines,
+              testing::ElementsAre("EITRI_X=bf16", "EITRI_Q=i8", "EITRI_THREADS=256", "EITRI_CHUNKS=1", "EITRI_ROWS=vectors", "EITRI_REGISTERS=32"));
 }
 
 }  // namespace

@@ -18,8 +18,11 @@ constexpr auto quantize_forms() {
 constexpr auto kQuantizeForms = quantize_forms();
 
 QuantizeLane quantize_lane(const QuantizeForm& form) {
-  return find_lane<kQuantizeForms, QuantizeLane>(
-      form, []<QuantizeForm kForm>() -> QuantizeLane { return [](const QuantizeGrid& grid) { quantize_block_per_row<kForm>(grid); }; });
+  return find_lane<kQuantizeForms, QuantizeLane>(form, []<QuantizeForm kForm>() -> QuantizeLane {
+    return [](const QuantizeGrid& grid) {
+      grid.vectors != 0 ? quantize_block_per_row<kForm, Rows::vectors>(grid) : quantize_block_per_row<kForm, Rows::elements>(grid);
+    };
+  });
 }
 
 }  // namespace eitri::EITRI_SIMT

@@ -34,8 +34,11 @@ constexpr auto rmsnorm_forms() {
 constexpr auto kRmsNormForms = rmsnorm_forms();
 
 RmsNormLane rmsnorm_lane(const RmsNormForm& form) {
-  return find_lane<kRmsNormForms, RmsNormLane>(
-      form, []<RmsNormForm kForm>() -> RmsNormLane { return [](const RmsNormGrid& grid) { rmsnorm_block_per_row<kForm>(grid); }; });
+  return find_lane<kRmsNormForms, RmsNormLane>(form, []<RmsNormForm kForm>() -> RmsNormLane {
+    return [](const RmsNormGrid& grid) {
+      grid.vectors != 0 ? rmsnorm_block_per_row<kForm, Rows::vectors>(grid) : rmsnorm_block_per_row<kForm, Rows::elements>(grid);
+    };
+  });
 }
 
 }  // namespace eitri::EITRI_SIMT

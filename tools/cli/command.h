@@ -32,6 +32,7 @@ using Action = std::function<int(Common&)>;
 
 void add_moe(CLI::App& app, Action& action);
 void add_gemm(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
 void add_ops(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);

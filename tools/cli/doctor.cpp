@@ -7,12 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
 #include "backend/cpu/threads.h"
 #include "base/settings.h"
 #include "cli/command.h"
 #include "dispatch/database.h"
 #include "eitri/eitri.hpp"
 #include "ops/gemm/library.h"
+#include "jit/compiler.h"
 #include "ops/ops.h"
 
 namespace eitri::cli {
@@ -65,6 +67,22 @@ std::string library_version() {
   return version == 0 ? "not built in" : fmt::format("{}.{}", version / 100, version % 100);
 }
 
+nlohmann::ordered_json cuda_json() {
+  auto devices = nlohmann::ordered_json::array();
+  for (int i = 0; i < cuda::device_count(); ++i) {
+    const Device& gpu = cuda::device(i);
+    devices.push_back({{"name", gpu.name}, {"arch", gpu.arch()}, {"units", gpu.units}});
+  }
+  return {{"devices", devices}, {"driver", cuda::driver() == nullptr ? 0 : cuda::driver()->version}, {"reason", cuda::absence()}};
+}
+
+nlohmann::ordered_json compilers_json() {
+  auto out = nlohmann::ordered_json::array();
+  for (const jit::CompilerState& c : jit::compiler_states())
+    out.push_back({{"name", c.name}, {"path", c.path}, {"identity", c.identity}, {"reason", c.reason}});
+  return out;
+}
+
 int run(const DoctorOptions& options) {
   if (options.settings_markdown) {
     fmt::print("{}", settings_markdown());
@@ -108,6 +126,8 @@ int run(const DoctorOptions& options) {
                                           {"l2_gb_s", giga(p.l2_bytes)}}},
                                         {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
                                         {"onednn", library_version()},
+                                        {"cuda", cuda_json()},
+                                        {"compilers", compilers_json()},
                                         {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
                                         {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
     fmt::print("{}\n", out.dump(2));
@@ -132,6 +152,12 @@ int run(const DoctorOptions& options) {
   table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});
   table.add({"cache folder", fmt::format("{} ({})", s.cache_dir.empty() ? "-" : s.cache_dir, cache_state(s.cache_dir))});
   table.add({"oneDNN", library_version()});
+  if (cuda::device_count() == 0) table.add({"NVIDIA GPUs", cuda::absence().empty() ? "none" : "none: " + cuda::absence()});
+  for (int i = 0; i < cuda::device_count(); ++i) {
+    const Device& gpu = cuda::device(i);
+    table.add({str(gpu.id), fmt::format("{} ({}), {} multiprocessors", gpu.name, gpu.arch(), gpu.units)});
+  }
+  for (const jit::CompilerState& c : jit::compiler_states()) table.add({"compiler " + c.name, c.reason.empty() ? c.path : "no: " + c.reason});
   std::string paths;
   for (const std::string& path : s.tuned) paths += (paths.empty() ? "" : ":") + path;
   table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.unreadable)});

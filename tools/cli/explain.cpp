@@ -1,9 +1,13 @@
 // `eitri explain` and `eitri ops`: what the kernel tables say.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
+#include "base/error.h"
 #include "cli/command.h"
 #include "ops/ops.h"
 
@@ -13,7 +17,20 @@ namespace {
 struct ExplainOptions {
   std::string op, problem;
   bool json = false;
+  std::string device = "cpu", target;
 };
+
+const Device& device_of(const ExplainOptions& options) {
+  if (!options.target.empty()) return nominal_gpu(options.target);
+  if (options.device == "cpu") return cpu_device();
+  int index = 0;
+  const std::string_view text = options.device;
+  const char* const begin = text.data() + std::min<size_t>(5, text.size());
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), index);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  require(text.starts_with("cuda:") && whole, "--device is '", text, "'; expected cpu or cuda:N");
+  return cuda::device(index);
+}
 
 /// The columns of the table: targets that any kernel names, in the order of the enum.
 std::vector<Target> used_targets() {
@@ -125,9 +142,11 @@ void add_explain(CLI::App& app, Action& action) {
   explain->add_option("op", options->op, "Operator, e.g. gemm")->required();
   explain->add_option("problem", options->problem, "key=value,... ; fields left out take their defaults")->type_name("KEY=VALUE,...");
   explain->add_flag("--json", options->json, "One JSON object");
+  auto* device = explain->add_option("--device", options->device, "cpu, cuda:0, ... (default cpu)");
+  explain->add_option("--target", options->target, "A GPU that need not be here: sm_90a, gfx942, gfx950")->excludes(device);
   explain->callback([options, &action] {
     action = [options](Common&) {
-      const Explanation explanation = find_op(options->op).explain(options->problem, cpu_device());
+      const Explanation explanation = find_op(options->op).explain(options->problem, device_of(*options));
       fmt::print("{}{}", options->json ? to_json(explanation) : to_text(explanation), options->json ? "\n" : "");
       return kOk;
     };

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   Action action;
   add_moe(app, action);
   add_gemm(app, action);
+  add_bench(app, action);
   add_explain(app, action);
   add_ops(app, action);
   add_doctor(app, action);

@@ -35,25 +35,33 @@ ActivationForm activation_form(const Activation::Problem& p, const RowShape& sha
   return {.x = p.x, .out = p.out, .kind = p.kind, .gate = p.gate, .threads = shape.threads, .chunks = shape.chunks};
 }
 
-SimtEntry activation_entry(const Activation::Problem& p, const RowShape& shape) {
+/// A tile keeps nothing: as many threads as possible. Rows keep fp32 values, 8 or 4 a chunk.
+int activation_registers(const Activation::Problem& p, const RowShape& shape) {
+  return p.out != DType::i8 ? 32 : shape.chunks > 2 ? 64 : shape.chunks == 2 ? 48 : 40;
+}
+
+SimtEntry activation_entry(const Activation::Problem& p, const RowShape& shape, int registers, RowAccess access) {
   const char* entry = p.out == DType::i8 ? "activation_block_per_row" : "activation_tiles";
-  return {.file = "ops/activation/simt.cuh",
-          .entry = entry,
-          .defines = {simt_define("ENTRY", entry), simt_define("X", p.x), simt_define("OUT", p.out), simt_define("KIND", p.kind),
-                      simt_define("GATE", p.gate), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
-          .threads = shape.threads,
-          .blocks = blocks_of(p, shape)};
+  SimtEntry made = {.file = "ops/activation/simt.cuh",
+                    .entry = entry,
+                    .defines = {simt_define("ENTRY", entry), simt_define("X", p.x), simt_define("OUT", p.out), simt_define("KIND", p.kind),
+                                simt_define("GATE", p.gate), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+                    .threads = shape.threads,
+                    .blocks = blocks_of(p, shape)};
+  define_access(made.defines, access, registers);
+  return made;
 }
 
 ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Problem& p, const RowShape& shape) {
   const int wide = wide_of(p.x);
-  const bool halves = p.gate != GateLayout::separated || p.inter % wide == 0;  // up begins where gate ends
+  const int64_t tiles = tiles_per_row(p, shape);
+  const bool whole = is_whole_chunks(p.inter, wide) && p.rows * tiles < int64_t{1} << 31;
   return {.task = activation_task(args, p),
           .num_valid = p.sorted ? static_cast<const int32_t*>(args.num_valid.data) : nullptr,
           .rows = p.rows,
-          .tiles_per_row = tiles_per_row(p, shape),
+          .tiles_per_row = tiles,
           .blocks = blocks_of(p, shape),
-          .vectors = halves && is_vector_aligned(args.x, wide) && is_vector_aligned(args.out, wide) ? 1 : 0};
+          .vectors = whole && is_vector_aligned(args.x, wide) && is_vector_aligned(args.out, wide) ? 1 : 0};
 }
 
 RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machine) {
@@ -71,17 +79,23 @@ RowShape shape_of(const Activation::Problem& p, const Config& config, const Devi
   return activation_shape(p, machine_of(device));
 }
 Guess guess(const Activation::Problem& p, const Device& device) {
-  const int chunks = p.out == DType::i8 ? activation_shape(p, machine_of(device)).chunks : 0;
-  return {.config = {.value = {chunks}}, .us = memory_pass_us(device, Activation::cost(p).bytes)};
+  const RowShape shape = activation_shape(p, machine_of(device));
+  const int registers = activation_registers(p, shape);
+  return {
+      .config = {.value = p.out == DType::i8 ? std::array<int, kMaxKnobs>{shape.chunks, registers} : std::array<int, kMaxKnobs>{registers}},
+      .us = memory_pass_us(device, Activation::cost(p).bytes)};
 }
 std::vector<Source> sources(const Activation::Problem& p, const Config& config, const Device& device) {
-  return {activation_entry(p, shape_of(p, config, device)).source()};
+  const RowShape shape = shape_of(p, config, device);
+  return both_accesses([&](RowAccess access) { return activation_entry(p, shape, p.out == DType::i8 ? config[1] : config[0], access); });
 }
 void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config& config, Launch& launch) {
   const RowShape shape = shape_of(p, config, launch.device);
   const ActivationGrid grid = activation_grid(args, p, shape);
-  launch_kernel(launch, 0, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape.threads}, grid);
+  launch_kernel(launch, grid.vectors != 0 ? 0 : 1, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape.threads}, grid);
 }
+
+constexpr Knob kTileKnobs[] = {{"registers", kRegisterValues}};
 
 Kernel<Activation> simt_row(const char* name, Knobs knobs, Support (*supports)(const Activation::Problem&, const Device&)) {
   return {.name = name,
@@ -98,12 +112,12 @@ Kernel<Activation> simt_row(const char* name, Knobs knobs, Support (*supports)(c
 }  // namespace
 
 Kernel<Activation> activation_block_per_row() {
-  return simt_row("activation.simt.block_per_row", kChunkKnobs, [](const Activation::Problem& p, const Device&) {
+  return simt_row("activation.simt.block_per_row", kRowKnobs, [](const Activation::Problem& p, const Device&) {
     return p.out == DType::i8 ? Support::yes() : Support::no("out is ", p.out, "; activation.simt.tiles takes it");
   });
 }
 Kernel<Activation> activation_tiles() {
-  return simt_row("activation.simt.tiles", {}, [](const Activation::Problem& p, const Device&) {
+  return simt_row("activation.simt.tiles", kTileKnobs, [](const Activation::Problem& p, const Device&) {
     return p.out != DType::i8 ? Support::yes() : Support::no("out is i8: a row has one scale; activation.simt.block_per_row takes it");
   });
 }

@@ -6,7 +6,8 @@
 //
 // Bound by memory, each element being read and written once; gelu and situv2 come near the limit of the arithmetic.
 //
-// Compiled with EITRI_THREADS the file has the entry activation_tiles or activation_block_per_row, by the form's out.
+// Compiled with EITRI_THREADS the file has the entry activation_tiles or activation_block_per_row, by the form's out; EITRI_ROWS is
+// the kind of access (device/row.h).
 #pragma once
 
 #include "device/row.h"  // first: it decides what F is
@@ -17,23 +18,24 @@
 namespace eitri::EITRI_SIMT {
 
 /// act of columns [first, first + kWide) of a row.
-template <ActivationForm kForm, int kWide>
-EITRI_INLINE void activated(const ActivationTask& t, const void* x, int64_t first, bool vectors, float (&out)[kWide]) {
+template <ActivationForm kForm, Rows kRows, int kWide>
+EITRI_INLINE void activated(const ActivationTask& t, const void* x, Column<kRows> first, float (&out)[kWide]) {
+  const auto inter = static_cast<Column<kRows>>(t.inter);
   float a[kWide];
   if constexpr (kForm.gate == GateLayout::none) {
-    unpack(load_raw<kForm.x, kWide>(x, first, t.inter, vectors), a);
+    unpack(load_raw<kForm.x, kWide, kRows>(x, first, inter), a);
     EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind>(t.params, F{a[e]}).v;
   } else {
     float b[kWide];
     if constexpr (kForm.gate == GateLayout::separated) {
       const void* up = byte_at(x, t.inter * kBytesOf<kForm.x>);
-      unpack(load_raw<kForm.x, kWide>(x, first, t.inter, vectors), a);
-      unpack(load_raw<kForm.x, kWide>(up, first, t.inter, vectors), b);
+      unpack(load_raw<kForm.x, kWide, kRows>(x, first, inter), a);
+      unpack(load_raw<kForm.x, kWide, kRows>(up, first, inter), b);
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind>(t.params, F{a[e]}, F{b[e]}).v;
     } else {
       // Pairs: the first half of ours is in a, the second in b.
-      unpack(load_raw<kForm.x, kWide>(x, 2 * first, 2 * t.inter, vectors), a);
-      unpack(load_raw<kForm.x, kWide>(x, 2 * first + kWide, 2 * t.inter, vectors), b);
+      unpack(load_raw<kForm.x, kWide, kRows>(x, 2 * first, 2 * inter), a);
+      unpack(load_raw<kForm.x, kWide, kRows>(x, 2 * first + kWide, 2 * inter), b);
       EITRI_UNROLL for (int e = 0; e < kWide / 2; ++e) {
         out[e] = activate<kForm.kind>(t.params, F{a[2 * e]}, F{a[2 * e + 1]}).v;
         out[e + kWide / 2] = activate<kForm.kind>(t.params, F{b[2 * e]}, F{b[2 * e + 1]}).v;
@@ -42,30 +44,39 @@ EITRI_INLINE void activated(const ActivationTask& t, const void* x, int64_t firs
   }
 }
 
-template <ActivationForm kForm> EITRI_INLINE void activation_tiles(const ActivationGrid& grid) {
+template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_tiles(const ActivationGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>;
   const ActivationTask& t = grid.task;
-  const bool vectors = grid.vectors != 0;
+  const auto inter = static_cast<Column<kRows>>(t.inter);
   launch_dependents();
   wait_for_dependencies();
+  // Fewer than 2^31 tiles, unless memory is larger than any machine's: 32-bit division is much cheaper.
   for (int64_t tile = block(); tile < grid.rows * grid.tiles_per_row; tile += grid.blocks) {
-    const int64_t row = tile / grid.tiles_per_row, part = tile % grid.tiles_per_row;
+    int64_t row, part;
+    if constexpr (kRows == Rows::vectors) {
+      const auto tiles = static_cast<uint32_t>(grid.tiles_per_row), index = static_cast<uint32_t>(tile);
+      row = index / tiles;
+      part = index % tiles;
+    } else {
+      row = tile / grid.tiles_per_row;
+      part = tile % grid.tiles_per_row;
+    }
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
-    const int64_t first = (part * kForm.threads + thread()) * kWide;
-    if (first >= t.inter) continue;
+    const auto first = static_cast<Column<kRows>>((part * kForm.threads + thread()) * kWide);
+    if (first >= inter) continue;
     float v[kWide];
-    activated<kForm>(t, byte_at(static_cast<const void*>(t.x), row * t.x_stride), first, vectors, v);
-    store_raw(pack<kForm.out>(v), byte_at(static_cast<void*>(t.out), row * t.out_stride), first, t.inter, vectors);
+    activated<kForm, kRows>(t, byte_at(static_cast<const void*>(t.x), row * t.x_stride), first, v);
+    store_raw<kForm.out, kWide, kRows>(pack<kForm.out>(v), byte_at(static_cast<void*>(t.out), row * t.out_stride), first, inter);
   }
 }
 
-template <ActivationForm kForm> EITRI_INLINE void activation_block_per_row(const ActivationGrid& grid) {
+template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_block_per_row(const ActivationGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
   constexpr bool kKeep = kForm.chunks > 0;
   const ActivationTask& t = grid.task;
-  const bool vectors = grid.vectors != 0;
+  const auto inter = static_cast<Column<kRows>>(t.inter);
   const int64_t chunks = (t.inter + kThreads * kWide - 1) / (kThreads * kWide);
-  const auto first_of = [](int64_t c) { return (c * kThreads + thread()) * kWide; };
+  const auto first_of = [](int64_t c) { return static_cast<Column<kRows>>(static_cast<Column<kRows>>(c) * kThreads + thread()) * kWide; };
 
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
@@ -78,15 +89,15 @@ template <ActivationForm kForm> EITRI_INLINE void activation_block_per_row(const
     float kept[kKeep ? kForm.chunks : 1][kWide], amax = 0.0f;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
-      activated<kForm>(t, x, first_of(c), vectors, v);
+      activated<kForm, kRows>(t, x, first_of(c), v);
       amax = largest_magnitude(v, amax);  // beyond the row lie zeros, of which every function makes 0
     });
     const float scale = scale_from_amax(reduce.max(amax), largest_of<kForm.out>()), inverse = inverse_scale(scale);
     if (thread() == 0) t.scale[row] = scale;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
-      if constexpr (!kKeep) activated<kForm>(t, x, first_of(c), vectors, v);
-      store_codes<kForm.out>(v, inverse, byte_at(static_cast<void*>(t.out), row * t.out_stride), first_of(c), t.inter, vectors);
+      if constexpr (!kKeep) activated<kForm, kRows>(t, x, first_of(c), v);
+      store_codes<kForm.out, kRows>(v, inverse, byte_at(static_cast<void*>(t.out), row * t.out_stride), first_of(c), inter);
     });
   }
 }
@@ -97,13 +108,14 @@ template <ActivationForm kForm> EITRI_INLINE void activation_block_per_row(const
 #if !defined(EITRI_ENTRY)
 #error "EITRI_ENTRY is activation_tiles or activation_block_per_row"
 #endif
-EITRI_KERNEL(EITRI_THREADS) EITRI_ENTRY(const eitri::ActivationGrid grid) {
+EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) EITRI_ENTRY(const eitri::ActivationGrid grid) {
   using namespace eitri;
   EITRI_SIMT::EITRI_ENTRY<ActivationForm{.x = DType::EITRI_X,
                                          .out = DType::EITRI_OUT,
                                          .kind = ActivationKind::EITRI_KIND,
                                          .gate = GateLayout::EITRI_GATE,
                                          .threads = EITRI_THREADS,
-                                         .chunks = EITRI_CHUNKS}>(grid);
+                                         .chunks = EITRI_CHUNKS},
+                          EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

@@ -11,7 +11,9 @@ namespace eitri {
 ActivationTask activation_task(const ActivationArgs& args, const Activation::Problem& problem);
 
 ActivationForm activation_form(const Activation::Problem& problem, const RowShape& shape);
-SimtEntry activation_entry(const Activation::Problem& problem, const RowShape& shape);
+/// Registers without tuning.
+int activation_registers(const Activation::Problem& problem, const RowShape& shape);
+SimtEntry activation_entry(const Activation::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Problem& problem, const RowShape& shape);
 /// The shape without tuning. Tiles: one chunk, and no more threads than the row has use for.
 RowShape activation_shape(const Activation::Problem& problem, const SimtMachine& machine);

@@ -1,5 +1,7 @@
 #include "ops/quantize/simt.h"
 
+#include <algorithm>
+
 namespace eitri {
 
 QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& p) {
@@ -18,13 +20,18 @@ QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape) {
   return {.x = p.x, .q = p.q, .threads = shape.threads, .chunks = shape.chunks};
 }
 
-SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape) {
-  return {
+/// What a thread keeps of a row beside addresses and sums.
+int quantize_registers(const Quantize::Problem&, const RowShape& shape) { return registers_for(shape.chunks == 1 ? 40 : 32); }
+
+SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape, int registers, RowAccess access) {
+  SimtEntry made = {
       .file = "ops/quantize/simt.cuh",
       .entry = "quantize_block_per_row",
       .defines = {simt_define("X", p.x), simt_define("Q", p.q), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
       .threads = shape.threads,
       .blocks = blocks_for(p.rows)};
+  define_access(made.defines, access, registers);
+  return made;
 }
 
 QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p) {
@@ -33,7 +40,7 @@ QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p)
           .num_valid = p.sorted ? static_cast<const int32_t*>(args.num_valid.data) : nullptr,
           .rows = p.rows,
           .blocks = blocks_for(p.rows),
-          .vectors = is_vector_aligned(args.x, wide) && is_vector_aligned(args.q, wide) ? 1 : 0};
+          .vectors = is_whole_chunks(p.cols, wide) && is_vector_aligned(args.x, wide) && is_vector_aligned(args.q, wide) ? 1 : 0};
 }
 
 namespace {
@@ -42,14 +49,17 @@ RowShape shape_of(const Quantize::Problem& p, const Config& config, const Device
   return row_shape_with(p.cols, wide_of(p.x), config[0], machine_of(device));
 }
 Guess guess(const Quantize::Problem& p, const Device& device) {
-  return {.config = {.value = {quantize_shape(p, machine_of(device)).chunks}}, .us = memory_pass_us(device, Quantize::cost(p).bytes)};
+  const RowShape shape = quantize_shape(p, machine_of(device));
+  return {.config = {.value = {shape.chunks, quantize_registers(p, shape)}}, .us = memory_pass_us(device, Quantize::cost(p).bytes)};
 }
 std::vector<Source> sources(const Quantize::Problem& p, const Config& config, const Device& device) {
-  return {quantize_entry(p, shape_of(p, config, device)).source()};
+  const RowShape shape = shape_of(p, config, device);
+  return both_accesses([&](RowAccess access) { return quantize_entry(p, shape, config[1], access); });
 }
 void launch_row(const QuantizeArgs& args, const Quantize::Problem& p, const Config& config, Launch& launch) {
   const QuantizeGrid grid = quantize_grid(args, p);
-  launch_kernel(launch, 0, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+  launch_kernel(launch, grid.vectors != 0 ? 0 : 1,
+                {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
 }
 
 }  // namespace
@@ -60,7 +70,7 @@ Kernel<Quantize> quantize_simt_row() {
           .target = Target::any_gpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
           .supports = [](const Quantize::Problem&, const Device&) { return Support::yes(); },
-          .knobs = kChunkKnobs,
+          .knobs = kRowKnobs,
           .guess = guess,
           .launch = launch_row,
           .sources = sources};

@@ -3,7 +3,8 @@
 // operations as every other row of the table, and a maximum has no rounding: the bits agree. Rows of any length with
 // chunks == 0, which reads them twice.
 //
-// Compiled with EITRI_THREADS the file has the entry quantize_block_per_row for the form that the other macros say.
+// Compiled with EITRI_THREADS the file has the entry quantize_block_per_row for the form that the other macros say; EITRI_ROWS is
+// the kind of access (device/row.h).
 #pragma once
 
 #include "device/row.h"
@@ -11,17 +12,21 @@
 
 namespace eitri::EITRI_SIMT {
 
-template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const QuantizeGrid& grid) {
+template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_row(const QuantizeGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
   constexpr bool kKeep = kForm.chunks > 0;
   const QuantizeTask& t = grid.task;
-  const bool vectors = grid.vectors != 0;
+  const auto cols = static_cast<Column<kRows>>(t.cols);
   const int64_t chunks = (t.cols + kThreads * kWide - 1) / (kThreads * kWide);
-  const auto first_of = [](int64_t c) { return (c * kThreads + thread()) * kWide; };
+  const auto first_of = [](int64_t c) { return static_cast<Column<kRows>>(static_cast<Column<kRows>>(c) * kThreads + thread()) * kWide; };
 
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
   launch_dependents();
+  if constexpr (kForm.chunks == 1) {
+    if (block() < grid.rows)
+      prefetch_first_chunk<16>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.cols * kBytesOf<kForm.x>);
+  }
   wait_for_dependencies();
 
   for (int64_t row = block(); row < grid.rows; row += grid.blocks) {
@@ -30,7 +35,7 @@ template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const Qua
     Raw<kForm.x, kWide> kept[kKeep ? kForm.chunks : 1];
     float v[kWide], amax = 0.0f;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-      const auto raw = load_raw<kForm.x, kWide>(x, first_of(c), t.cols, vectors);
+      const auto raw = load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols);
       if constexpr (kKeep) kept[c] = raw;
       unpack(raw, v);
       amax = largest_magnitude(v, amax);
@@ -39,8 +44,8 @@ template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const Qua
     if (thread() == 0) t.scale[row] = scale;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       if constexpr (kKeep) unpack(kept[c], v);
-      else unpack(load_raw<kForm.x, kWide>(x, first_of(c), t.cols, vectors), v);
-      store_codes<kForm.q>(v, inverse, t.q + row * t.q_stride, first_of(c), t.cols, vectors);
+      else unpack(load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols), v);
+      store_codes<kForm.q, kRows>(v, inverse, t.q + row * t.q_stride, first_of(c), cols);
     });
   }
 }
@@ -48,9 +53,10 @@ template <QuantizeForm kForm> EITRI_INLINE void quantize_block_per_row(const Qua
 }  // namespace eitri::EITRI_SIMT
 
 #if defined(EITRI_THREADS)
-EITRI_KERNEL(EITRI_THREADS) quantize_block_per_row(const eitri::QuantizeGrid grid) {
+EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) quantize_block_per_row(const eitri::QuantizeGrid grid) {
   using namespace eitri;
   EITRI_SIMT::quantize_block_per_row<QuantizeForm{
-      .x = DType::EITRI_X, .q = DType::EITRI_Q, .threads = EITRI_THREADS, .chunks = EITRI_CHUNKS}>(grid);
+                                         .x = DType::EITRI_X, .q = DType::EITRI_Q, .threads = EITRI_THREADS, .chunks = EITRI_CHUNKS},
+                                     EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

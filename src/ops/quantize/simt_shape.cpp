@@ -20,6 +20,22 @@ RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& m
   return row_shape_with(columns, wide, rows <= 2 * int64_t{machine.units} ? 1 : 2, machine);
 }
 
+std::span<const char* const> enum_names(RowAccess) {
+  static constexpr const char* kNames[] = {"elements", "vectors"};
+  return kNames;
+}
+
+int registers_for(int wanted) {
+  for (const int value : kRegisterValues)
+    if (value >= wanted) return value;
+  return kRegisterValues[std::size(kRegisterValues) - 1];
+}
+
+void define_access(std::vector<std::string>& defines, RowAccess access, int registers) {
+  defines.push_back(simt_define("ROWS", access));
+  defines.push_back(simt_define("REGISTERS", access == RowAccess::vectors ? registers : 64));
+}
+
 bool is_vector_aligned(const View& view, int wide) {
   if (!view.given()) return true;
   const int64_t bytes = std::min<int64_t>(16, int64_t{wide} * bits(view.dtype) / 8);

@@ -28,9 +28,12 @@ struct RowShape {
 RowShape row_shape(int64_t columns, int wide, int64_t rows, const SimtMachine& machine);
 /// The shape with that many chunks a thread, or more where the row needs them.
 RowShape row_shape_with(int64_t columns, int wide, int64_t chunks, const SimtMachine& machine);
-/// Row kernels' knob.
-inline constexpr int kChunkValues[] = {1, 2, 4, 0};
-inline constexpr Knob kChunkKnobs[] = {{"chunks", kChunkValues}};
+/// Row kernels' knobs: chunks of a thread (0: rows are read again), and the registers that a thread shall make do with, so that
+/// several blocks share a multiprocessor.
+inline constexpr int kChunkValues[] = {1, 2, 4, 0}, kRegisterValues[] = {32, 40, 48, 64};
+inline constexpr Knob kRowKnobs[] = {{"chunks", kChunkValues}, {"registers", kRegisterValues}};
+/// The least value of the knob that holds `wanted`.
+int registers_for(int wanted);
 
 /// Expected microseconds of a kernel that is bound by memory: a launch, and the bytes at nine tenths of the bandwidth.
 inline double memory_pass_us(const Device& device, double bytes) { return 2.5 + bytes / (0.9 * device.profile.read_bytes) * 1e6; }
@@ -52,6 +55,19 @@ template <class T> std::string simt_define(const char* name, const T& value) { r
 
 /// May threads read and write `wide` elements of every row of the tensor at once? Absent tensors do not matter.
 bool is_vector_aligned(const View& view, int wide);
+/// Rows of this many columns consist of whole chunks, and 32 bits count them.
+inline bool is_whole_chunks(int64_t columns, int wide) { return columns % wide == 0 && columns < int64_t{1} << 28; }
+
+/// How a kernel is compiled to reach rows, as in device/row.h. The sources of a row kernel are the entry for `vectors`, and on
+/// demand the one for `elements`; grid.vectors says which one a call takes.
+enum class RowAccess : uint8_t { elements, vectors };
+std::span<const char* const> enum_names(RowAccess);
+void define_access(std::vector<std::string>& defines, RowAccess access, int registers);
+template <class Entry> std::vector<Source> both_accesses(Entry&& entry) {
+  Source rare = entry(RowAccess::elements).source();
+  rare.on_demand = true;
+  return {entry(RowAccess::vectors).source(), rare};
+}
 
 /// Blocks for `rows` of work, one each: kernels loop when there are more rows than blocks.
 inline int64_t blocks_for(int64_t rows) {

@@ -1,5 +1,7 @@
 #include "ops/rmsnorm/simt.h"
 
+#include <algorithm>
+
 namespace eitri {
 
 namespace {
@@ -42,18 +44,26 @@ RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
           .chunks = shape.chunks};
 }
 
-SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape) {
-  return {.file = "ops/rmsnorm/simt.cuh",
-          .entry = "rmsnorm_block_per_row",
-          .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual),
-                      simt_define("OUT", p.out), simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight),
-                      simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
-          .threads = shape.threads,
-          .blocks = blocks_for(p.tokens)};
+/// As few as the compiler makes do with: blocks on a multiprocessor are bytes in flight. f32 rows keep twice as much.
+int rmsnorm_registers(const RmsNorm::Problem& p, const RowShape& shape) {
+  const int kept = std::max(shape.chunks, 1) * wide_of(p.x) * std::max(bits(p.x), bits(p.residual)) / 32;
+  return registers_for((kept > 8 || p.out == DType::i8 || (shape.chunks == 1 && p.quant != Quant::none) ? 32 : 24) + kept);
+}
+
+SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape, int registers, RowAccess access) {
+  SimtEntry made = {.file = "ops/rmsnorm/simt.cuh",
+                    .entry = "rmsnorm_block_per_row",
+                    .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual),
+                                simt_define("OUT", p.out), simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight),
+                                simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+                    .threads = shape.threads,
+                    .blocks = blocks_for(p.tokens)};
+  define_access(made.defines, access, registers);
+  return made;
 }
 
 RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& p) {
-  bool vectors = true;
+  bool vectors = is_whole_chunks(p.hidden, wide_of(p.x));
   for (const View* view : {&args.x, &args.weight, &args.residual, &args.residual_out, &args.out})
     vectors = vectors && is_vector_aligned(*view, wide_of(p.x));
   return {.task = rmsnorm_task(args, p), .tokens = p.tokens, .blocks = blocks_for(p.tokens), .vectors = vectors ? 1 : 0};
@@ -65,14 +75,17 @@ RowShape shape_of(const RmsNorm::Problem& p, const Config& config, const Device&
   return row_shape_with(p.hidden, wide_of(p.x), config[0], machine_of(device));
 }
 Guess guess(const RmsNorm::Problem& p, const Device& device) {
-  return {.config = {.value = {rmsnorm_shape(p, machine_of(device)).chunks}}, .us = memory_pass_us(device, RmsNorm::cost(p).bytes)};
+  const RowShape shape = rmsnorm_shape(p, machine_of(device));
+  return {.config = {.value = {shape.chunks, rmsnorm_registers(p, shape)}}, .us = memory_pass_us(device, RmsNorm::cost(p).bytes)};
 }
 std::vector<Source> sources(const RmsNorm::Problem& p, const Config& config, const Device& device) {
-  return {rmsnorm_entry(p, shape_of(p, config, device)).source()};
+  const RowShape shape = shape_of(p, config, device);
+  return both_accesses([&](RowAccess access) { return rmsnorm_entry(p, shape, config[1], access); });
 }
 void launch_row(const RmsNormArgs& args, const RmsNorm::Problem& p, const Config& config, Launch& launch) {
   const RmsNormGrid grid = rmsnorm_grid(args, p);
-  launch_kernel(launch, 0, {.blocks = p.tokens == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+  launch_kernel(launch, grid.vectors != 0 ? 0 : 1,
+                {.blocks = p.tokens == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
 }
 
 }  // namespace
@@ -84,7 +97,7 @@ Kernel<RmsNorm> rmsnorm_simt_row() {
           .target = Target::any_gpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = false},
           .supports = [](const RmsNorm::Problem&, const Device&) { return Support::yes(); },
-          .knobs = kChunkKnobs,
+          .knobs = kRowKnobs,
           .guess = guess,
           .launch = launch_row,
           .sources = sources};

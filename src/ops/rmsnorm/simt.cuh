@@ -3,10 +3,12 @@
 // written once, and bounds it. Quantised rows take a second reduction (per token) or a maximum over 16 bytes' worth of lanes
 // (groups of 128), and compute the normed values twice rather than keep them.
 //
-// Weights are fetched before the kernel waits for the one before it. With chunks == 0, rows of any length are read again in
+// With one chunk a thread, the form for few rows, weights are fetched before the kernel waits for the one before it; else they are
+// read when they are needed, from a cache, for registers are worth more. With chunks == 0, rows of any length are read again in
 // every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
 //
-// Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say.
+// Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say; EITRI_ROWS is
+// the kind of access (device/row.h).
 #pragma once
 
 #include "device/row.h"
@@ -15,19 +17,19 @@
 namespace eitri::EITRI_SIMT {
 
 /// The chunk of the row that is normed: x, or x + residual as stored in residual_out.
-template <RmsNormForm kForm, DType kSum, int kWide>
-EITRI_INLINE Raw<kSum, kWide> summed_chunk(const RmsNormTask& t, int64_t row, int64_t first, bool vectors) {
-  const auto x = load_raw<kForm.x, kWide>(byte_at(t.x, row * t.x_stride), first, t.hidden, vectors);
+template <RmsNormForm kForm, Rows kRows, DType kSum, int kWide>
+EITRI_INLINE Raw<kSum, kWide> summed_chunk(const RmsNormTask& t, int64_t row, Column<kRows> first, Column<kRows> hidden) {
+  const auto x = load_raw<kForm.x, kWide, kRows>(byte_at(t.x, row * t.x_stride), first, hidden);
   if constexpr (kForm.residual == DType::none) {
     return x;
   } else {
-    const auto residual = load_raw<kForm.residual, kWide>(byte_at(t.residual, row * t.residual_stride), first, t.hidden, vectors);
+    const auto residual = load_raw<kForm.residual, kWide, kRows>(byte_at(t.residual, row * t.residual_stride), first, hidden);
     float a[kWide], b[kWide];
     unpack(x, a);
     unpack(residual, b);
     EITRI_UNROLL for (int e = 0; e < kWide; ++e) a[e] += b[e];
     const auto sum = pack<kSum>(a);
-    store_raw(sum, byte_at(t.residual_out, row * t.residual_out_stride), first, t.hidden, vectors);
+    store_raw<kSum, kWide, kRows>(sum, byte_at(t.residual_out, row * t.residual_out_stride), first, hidden);
     return sum;
   }
 }
@@ -44,24 +46,34 @@ EITRI_INLINE void normed(const Raw<kSum, kWide>& sum, const Weights& weights, fl
   }
 }
 
-template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
+template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
   constexpr DType kSum = kForm.residual == DType::none ? kForm.x : kForm.residual;
   constexpr DType kWeight = kForm.weight == DType::none ? kForm.x : kForm.weight;
   constexpr bool kKeep = kForm.chunks > 0;
   constexpr int kKept = kKeep ? kForm.chunks : 1;
+  constexpr bool kEarly = kForm.chunks == 1 && kForm.weight != DType::none;
   const RmsNormTask& t = grid.task;
-  const bool vectors = grid.vectors != 0;
+  const auto hidden = static_cast<Column<kRows>>(t.hidden);
   const int64_t chunks = kKeep ? kKept : (t.hidden + kThreads * kWide - 1) / (kThreads * kWide);
-  const auto first_of = [](int64_t c) { return (c * kThreads + thread()) * kWide; };
+  const auto first_of = [](int64_t c) { return static_cast<Column<kRows>>(static_cast<Column<kRows>>(c) * kThreads + thread()) * kWide; };
 
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
 
   launch_dependents();
-  Raw<kWeight, kWide> weights[kKept] = {};
-  if constexpr (kKeep && kForm.weight != DType::none) {
-    EITRI_UNROLL for (int c = 0; c < kKept; ++c) weights[c] = load_raw<kWeight, kWide>(t.weight, first_of(c), t.hidden, vectors);
+  Raw<kWeight, kWide> weights[1] = {};
+  if constexpr (kEarly) {
+    weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(0), hidden);
+  }
+  if constexpr (kForm.chunks == 1) {
+    // Where the row comes from memory, it is then on its way while the kernel before this one ends.
+    if (block() < grid.tokens) {
+      prefetch_first_chunk<16>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.hidden * kBytesOf<kForm.x>);
+      if constexpr (kForm.residual != DType::none)
+        prefetch_first_chunk<kWide * kBytesOf<kForm.residual>>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
+                                                               t.hidden * kBytesOf<kForm.residual>);
+    }
   }
   wait_for_dependencies();
 
@@ -69,7 +81,7 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
     Raw<kSum, kWide> kept[kKept];
     float squares = 0.0f, v[kWide];
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-      const auto sum = summed_chunk<kForm, kSum, kWide>(t, row, first_of(c), vectors);
+      const auto sum = summed_chunk<kForm, kRows, kSum, kWide>(t, row, first_of(c), hidden);
       if constexpr (kKeep) kept[c] = sum;
       unpack(sum, v);
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares += v[e] * v[e];
@@ -77,13 +89,13 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
     const float factor = rsqrt(reduce.sum(squares) / static_cast<float>(t.hidden) + t.eps);
     // Chunk c of the normed row.
     const auto value = [&](int64_t c) {
+      if constexpr (kForm.weight != DType::none && !kEarly) weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);
       if constexpr (kKeep) {
-        normed<kForm>(kept[c], weights[c], factor, v);
+        normed<kForm>(kept[c], weights[0], factor, v);
       } else {
         const void* source = kForm.residual == DType::none ? byte_at(t.x, row * t.x_stride)
                                                            : byte_at(static_cast<const void*>(t.residual_out), row * t.residual_out_stride);
-        const auto sum = load_raw<kSum, kWide>(source, first_of(c), t.hidden, vectors);
-        if constexpr (kForm.weight != DType::none) weights[0] = load_raw<kWeight, kWide>(t.weight, first_of(c), t.hidden, vectors);
+        const auto sum = load_raw<kSum, kWide, kRows>(source, first_of(c), hidden);
         normed<kForm>(sum, weights[0], factor, v);
       }
     };
@@ -92,7 +104,7 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
     if constexpr (kForm.quant == Quant::none) {
       for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
         value(c);
-        store_raw(pack<kForm.out>(v), out, first_of(c), t.hidden, vectors);
+        store_raw<kForm.out, kWide, kRows>(pack<kForm.out>(v), out, first_of(c), hidden);
       });
     } else if constexpr (kForm.quant == Quant::per_token) {
       float amax = 0.0f;
@@ -104,7 +116,7 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
       if (thread() == 0) *scale = s;
       for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
         value(c);
-        store_codes<kForm.out>(v, inverse, out, first_of(c), t.hidden, vectors);
+        store_codes<kForm.out, kRows>(v, inverse, out, first_of(c), hidden);
       });
     } else {
       static_assert(kForm.quant == Quant::per_1x128);
@@ -113,9 +125,9 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
         value(c);
         const float amax = group_reduce<kLanes>(largest_magnitude(v, 0.0f), Largest{});
         const float s = scale_from_amax(amax, largest_of<kForm.out>()), inverse = inverse_scale(s);
-        const int64_t first = first_of(c);
-        if (first < t.hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s;
-        store_codes<kForm.out>(v, inverse, out, first, t.hidden, vectors);
+        const auto first = first_of(c);
+        if (first < hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s;
+        store_codes<kForm.out, kRows>(v, inverse, out, first, hidden);
       });
     }
   }
@@ -124,7 +136,7 @@ template <RmsNormForm kForm> EITRI_INLINE void rmsnorm_block_per_row(const RmsNo
 }  // namespace eitri::EITRI_SIMT
 
 #if defined(EITRI_THREADS)
-EITRI_KERNEL(EITRI_THREADS) rmsnorm_block_per_row(const eitri::RmsNormGrid grid) {
+EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) rmsnorm_block_per_row(const eitri::RmsNormGrid grid) {
   using namespace eitri;
   EITRI_SIMT::rmsnorm_block_per_row<RmsNormForm{.x = DType::EITRI_X,
                                                 .weight = DType::EITRI_WEIGHT,
@@ -133,6 +145,7 @@ EITRI_KERNEL(EITRI_THREADS) rmsnorm_block_per_row(const eitri::RmsNormGrid grid)
                                                 .quant = Quant::EITRI_QUANT,
                                                 .norm_weight = NormWeight::EITRI_NORM_WEIGHT,
                                                 .threads = EITRI_THREADS,
-                                                .chunks = EITRI_CHUNKS}>(grid);
+                                                .chunks = EITRI_CHUNKS},
+                                    EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

@@ -11,7 +11,9 @@ namespace eitri {
 RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& problem);
 
 RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape);
-SimtEntry rmsnorm_entry(const RmsNorm::Problem& problem, const RowShape& shape);
+/// Registers without tuning.
+int rmsnorm_registers(const RmsNorm::Problem& problem, const RowShape& shape);
+SimtEntry rmsnorm_entry(const RmsNorm::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& problem);
 /// The shape without tuning.
 inline RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
