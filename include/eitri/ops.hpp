@@ -8,14 +8,14 @@ namespace eitri {
 
 /// c[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
 /// With a gate layout, b has 2*n_out rows and c has n_out columns: c = act(gate, up).
-/// dtypes: a, b both f32, bf16 or f16, or both i8 (then both scales are required); c f32, bf16 or f16.
+/// dtypes: a, b both f32, bf16 or f16, or both i8 or f8e4m3 (then both scales are required); c f32, bf16 or f16.
 struct GemmArgs {
   View a = {};        // [m, k] or [batch, m, k]
   View b = {};        // [n, k] or [batch, n, k]; strided or packed by pack_weights
   View c = {};        // [m, n] or [batch, m, n]
   View bias = {};     // f32 or dtype of c, [n] or [batch, n]
-  View a_scale = {};  // f32 [m] or [batch, m]
-  View b_scale = {};  // f32 [n] or [batch, n]
+  View a_scale = {};  // f32 [m] or [batch, m]; f8e4m3 also [1] or [batch, 1]: one for all rows
+  View b_scale = {};  // f32 [n] or [batch, n]; f8e4m3 also [1] or [batch, 1]
   ActivationParams activation = {};
   GateLayout gate = GateLayout::none;
 };

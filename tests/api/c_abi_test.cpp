@@ -23,7 +23,7 @@ struct Tensor {
   Tensor(const Tensor&) = delete;
   const eitri_tensor* operator&() const { return &t; }
 };
-constexpr eitri_dtype kF32{2, 32, 1}, kBf16{4, 16, 1}, kI32{0, 32, 1}, kU8{1, 8, 1};
+constexpr eitri_dtype kF32{2, 32, 1}, kBf16{4, 16, 1}, kI32{0, 32, 1}, kU8{1, 8, 1}, kF8{10, 8, 1};
 
 struct CAbi : testing::Test {
   std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 0, 0, 1, 1}, c = std::vector<float>(4, NAN);
@@ -43,6 +43,22 @@ TEST_F(CAbi, gemm_computes_and_clears_the_last_error) {
   ASSERT_EQ(eitri_gemm(&args, nullptr), EITRI_OK) << eitri_last_error();
   EXPECT_EQ(c, (std::vector<float>{1, 5, 4, 11}));
   EXPECT_STREQ(eitri_last_error(), "");
+}
+
+TEST_F(CAbi, gemm_takes_f8_with_scales) {
+  std::vector<uint8_t> x, w;
+  for (const float v : a) x.push_back(eitri::encode_f8e4m3(v));
+  for (const float v : b) w.push_back(eitri::encode_f8e4m3(v));
+  std::vector<float> x_scale = {1, 10}, w_scale = {2};
+  Tensor tx(x.data(), kF8, {2, 3}), tw(w.data(), kF8, {2, 3}), sx(x_scale.data(), kF32, {2}), sw(w_scale.data(), kF32, {1});
+  args.a = &tx;
+  args.b = &tw;
+  EXPECT_EQ(eitri_gemm(&args, nullptr), EITRI_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(eitri_last_error()).find("a_scale is none; expected f32 (a is f8e4m3)"), std::string::npos) << eitri_last_error();
+  args.a_scale = &sx;
+  args.b_scale = &sw;
+  ASSERT_EQ(eitri_gemm(&args, nullptr), EITRI_OK) << eitri_last_error();
+  EXPECT_EQ(c, (std::vector<float>{2, 10, 80, 220}));
 }
 
 TEST_F(CAbi, errors_name_argument_got_and_wanted) {

@@ -14,7 +14,7 @@ constexpr DType kResults[] = {DType::f32, DType::bf16, DType::f16};
 constexpr WeightFormat kOurs[] = {WeightFormat::panel32, WeightFormat::strided};
 
 /// c as models use it: the operand's dtype, bf16 for i8.
-DType usual_result(DType a) { return a == DType::i8 ? DType::bf16 : a; }
+DType usual_result(DType a) { return a == DType::i8 || a == DType::f8e4m3 ? DType::bf16 : a; }
 
 void add_extents(std::vector<Case<Problem>>& out, DType a) {
   const auto add = [&](int64_t m, int64_t n, int64_t k, const char* note) {
@@ -95,6 +95,29 @@ void add_batches(std::vector<Case<Problem>>& out) {
   }
 }
 
+/// f8e4m3 with both kinds of scales; b is plain, there is no packed form of it.
+void add_f8(std::vector<Case<Problem>>& out) {
+  const auto add = [&](Problem p, Quant a_quant, Quant b_quant, const char* note) {
+    p.a = DType::f8e4m3, p.b_format = WeightFormat::strided;
+    p.a_quant = p.m == 1 ? Quant::per_tensor : a_quant, p.b_quant = p.n == 1 ? Quant::per_tensor : b_quant;
+    out.push_back({p, note});
+  };
+  using enum Quant;
+  for (const Quant a : {per_tensor, per_token})
+    for (const Quant b : {per_tensor, per_token}) {
+      for (const DType c : kResults) add({.m = 33, .n = 65, .k = 97, .c = c, .bias = DType::f32}, a, b, "f8: scales and dtypes");
+      add({.batch = 3, .m = 6, .n = 34, .k = 50, .c = DType::bf16}, a, b, "f8: batched");
+    }
+  for (const int64_t m : {1, 2, 7, 8, 9, 16, 64, 101}) add({.m = m, .n = 48, .k = 80}, per_token, per_token, "f8: rows around tiles");
+  for (const int64_t n : {1, 3, 31, 64, 65}) add({.m = 5, .n = n, .k = 64}, per_token, per_token, "f8: columns around tiles");
+  for (const int64_t k : {1, 3, 4, 15, 16, 17, 63, 65, 255, 4100}) add({.m = 9, .n = 33, .k = k}, per_token, per_tensor, "f8: k tails");
+  for (const GateLayout gate : {GateLayout::separated, GateLayout::interleaved})
+    for (const auto kind : {ActivationKind::silu, ActivationKind::swiglu})
+      add({.m = 18, .n = 70, .k = 50, .bias = DType::bf16, .activation = kind, .gate = gate}, per_token, per_token, "f8: gated");
+  add({.m = 0, .n = 34, .k = 21}, per_tensor, per_token, "f8: no rows");
+  add({.m = 5, .n = 34, .k = 0, .bias = DType::f32}, per_token, per_tensor, "f8: no k");
+}
+
 void add_library(std::vector<Case<Problem>>& out) {
   if (library::version() == 0) return;
   for (const DType a : {DType::f32, DType::bf16, DType::i8}) {
@@ -131,6 +154,7 @@ Cases<Problem> Gemm::cases() {
   for (const DType a : kOperands) add_epilogues(test, a);
   add_zeros(test);
   add_batches(test);
+  add_f8(test);
   for (const DType a : {DType::bf16, DType::i8})
     for (const int64_t m : {1, 32}) test.push_back({{.m = m, .n = 512, .k = 7168, .a = a, .c = DType::bf16}, "B11: long k, few columns"});
   add_library(test);
@@ -146,7 +170,7 @@ Cases<Problem> Gemm::cases() {
 }
 
 Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
-  const bool batched = p.batch != 1, i8 = p.a == DType::i8;
+  const bool batched = p.batch != 1, codes = p.scaled();
   // Same tensors with and without a batch dimension.
   const auto tensor = [&](auto&& place, const char* tensor_name, DType dtype, int64_t rows, int64_t columns, auto... fill) {
     return batched ? place(tensor_name, dtype, {p.batch, rows, columns}, fill...) : place(tensor_name, dtype, {rows, columns}, fill...);
@@ -160,15 +184,15 @@ Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
   };
 
   Args args;
-  args.a = tensor(input, "a", p.a, p.m, p.k, i8 ? Fill::code : Fill::normal);
-  const Fill weight_fill = i8 ? Fill::code : Fill::weight;
+  args.a = tensor(input, "a", p.a, p.m, p.k, codes ? Fill::code : Fill::normal);
+  const Fill weight_fill = codes ? Fill::code : Fill::weight;
   if (p.b_format == WeightFormat::strided) args.b = tensor(input, "b", p.a, p.n, p.k, weight_fill);
   else args.b = packed(tensor(dense, "b_rows", p.a, p.n, p.k, weight_fill), p, maker);
   args.c = tensor(output, "c", p.c, p.m, p.n_out());
   if (p.bias != DType::none) args.bias = vector("bias", p.bias, p.n, Fill::normal);
-  if (i8) {
-    args.a_scale = vector("a_scale", DType::f32, p.m, Fill::scale);
-    args.b_scale = vector("b_scale", DType::f32, p.n, Fill::scale);
+  if (codes) {
+    args.a_scale = vector("a_scale", DType::f32, p.a_quant == Quant::per_tensor ? 1 : p.m, Fill::scale);
+    args.b_scale = vector("b_scale", DType::f32, p.b_quant == Quant::per_tensor ? 1 : p.n, Fill::scale);
   }
   args.activation.kind = p.activation;
   if (p.activation == ActivationKind::swiglu) args.activation.limit = 7;  // gpt-oss

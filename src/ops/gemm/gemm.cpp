@@ -14,7 +14,9 @@ namespace {
 
 constexpr const char* kOp = Gemm::name;
 
-bool is_operand(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
+bool is_operand(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8 || dtype == DType::f8e4m3;
+}
 bool is_result(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 /// Kernels address elements of a row one after the other.
@@ -33,6 +35,16 @@ void check_vector(const View& view, const char* arg, int64_t extent, int64_t bat
             batched ? str(" or [", batch, ", ", extent, "]") : std::string());
   if (view.dtype != DType::f32 && view.dtype != other) [[unlikely]]
     require(false, kOp, ": ", arg, " is ", view, "; expected f32", other != DType::f32 ? str(" or ", other) : std::string());
+}
+
+/// Scales of an f8e4m3 operand: one for each of its `extent` rows, or one for all.
+Quant check_scale(const View& view, const char* arg, int64_t extent, int64_t batch, bool batched) {
+  const bool one = view.rank >= 1 && view.shape[view.rank - 1] == 1;
+  if (!one && (view.rank < 1 || view.rank > 2 || view.shape[view.rank - 1] != extent)) [[unlikely]]
+    require(false, kOp, ": ", arg, " is ", view, "; expected extents [", extent, "] or [1]",
+            batched ? str(", or [", batch, ", ", extent, "] or [", batch, ", 1]") : std::string());
+  check_vector(view, arg, one ? 1 : extent, batch, batched, DType::f32);
+  return one ? Quant::per_tensor : Quant::per_token;
 }
 
 inline void check_apart(const View& c, const ByteRange& c_range, const ByteRange& input, const char* arg) {
@@ -56,7 +68,7 @@ Gemm::Problem Gemm::check(const Args& args) {
   check_output(c, kOp, "c", a.rank);
   check_rows(a, "a");
   check_rows(c, "c");
-  require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16 or i8");
+  require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16, i8 or f8e4m3");
   require(b.dtype == a.dtype, kOp, ": b is ", b, "; expected dtype ", a.dtype, " (that of a)");
   require(is_result(c.dtype), kOp, ": c is ", c, "; expected f32, bf16 or f16");
 
@@ -92,12 +104,17 @@ Gemm::Problem Gemm::check(const Args& args) {
     b_range = {begin, begin + sizeof header + static_cast<uintptr_t>(header.batch * header.matrix_bytes)};
   }
 
-  const bool scaled = p.a == DType::i8;
-  require(args.a_scale.given() == scaled, kOp, ": a_scale is ", args.a_scale, "; expected ",
-          scaled ? "f32 (a is i8)" : "none (a is not i8)");
-  require(args.b_scale.given() == scaled, kOp, ": b_scale is ", args.b_scale, "; expected ",
-          scaled ? "f32 (b is i8)" : "none (b is not i8)");
-  if (scaled) {
+  const bool scaled = p.scaled();
+  const auto check_given = [&](const View& scale, const char* arg, const char* operand) {
+    if (scale.given() != scaled) [[unlikely]]
+      require(false, kOp, ": ", arg, " is ", scale, "; expected ", scaled ? "f32 (" : "none (", operand, " is ", p.a, ")");
+  };
+  check_given(args.a_scale, "a_scale", "a");
+  check_given(args.b_scale, "b_scale", "b");
+  if (p.a == DType::f8e4m3) {
+    p.a_quant = check_scale(args.a_scale, "a_scale", p.m, p.batch, batched);
+    p.b_quant = check_scale(args.b_scale, "b_scale", p.n, p.batch, batched);
+  } else if (scaled) {
     check_vector(args.a_scale, "a_scale", p.m, p.batch, batched, DType::f32);
     check_vector(args.b_scale, "b_scale", p.n, p.batch, batched, DType::f32);
   }
@@ -121,7 +138,7 @@ bool Gemm::empty(const Problem& p) { return p.batch == 0 || p.m == 0 || p.n == 0
 std::vector<Output> Gemm::outputs(const Args& args) { return {{"c", args.c}}; }
 
 // Where the error of an element may come from, with u = 2^-24 and bound = sum |a b| |scales| + |bias|:
-//   products   exact in f32 for bf16 and f16 (8 + 8 and 11 + 11 bits); rounded once for f32: at most u * bound in all
+//   products   exact in f32 for bf16, f16 and f8e4m3 (8 + 8, 11 + 11, 4 + 4 bits); rounded once for f32: at most u * bound in all
 //   sums       k roundings of f32 partial sums, in any order, each at most u * |partial sum| <= u * bound. The worst case
 //              is k u bound, a random walk stays below lambda sqrt(k) u bound: with lambda = 4 an error beyond that has
 //              probability below 2 exp(-8) even if every partial sum were as large as the bound, which it is not (Higham
@@ -156,7 +173,8 @@ Cost Gemm::cost(const Problem& p) {
   const double batch = static_cast<double>(p.batch), m = static_cast<double>(p.m), n = static_cast<double>(p.n),
                k = static_cast<double>(p.k), out = static_cast<double>(p.n_out());
   const double a_bytes = bits(p.a) / 8, c_bytes = bits(p.c) / 8, bias_bytes = bits(p.bias) / 8;
-  const double scales = p.a == DType::i8 ? 4 * (m + n) : 0;
+  const double a_scales = p.a_quant == Quant::per_tensor ? 1 : m, b_scales = p.b_quant == Quant::per_tensor ? 1 : n;
+  const double scales = p.scaled() ? 4 * (a_scales + b_scales) : 0;
   return {.flops = 2 * batch * m * n * k,
           .bytes = batch * (a_bytes * (m * k + n * k) + c_bytes * m * out + bias_bytes * n + scales),
           .math = p.a};

@@ -23,6 +23,9 @@ struct Gemm {
     DType bias = DType::none;  // none: no bias
     ActivationKind activation = ActivationKind::none;
     GateLayout gate = GateLayout::none;
+    // Scales of f8e4m3: per_tensor (one) or per_token (one for each row of a, of b). none for the other dtypes: i8 always has
+    // one for each row, the rest has none. An extent of 1 is per_tensor.
+    Quant a_quant = Quant::none, b_quant = Quant::none;
 
     void fields(auto&& f) const {
       f("batch", batch);
@@ -35,10 +38,14 @@ struct Gemm {
       f("bias", bias);
       f("activation", activation);
       f("gate", gate);
+      f("a_quant", a_quant);
+      f("b_quant", b_quant);
     }
     bool operator==(const Problem&) const = default;
     /// Columns of c.
     int64_t n_out() const { return gate == GateLayout::none ? n : n / 2; }
+    /// Both operands have scales.
+    bool scaled() const { return a == DType::i8 || a == DType::f8e4m3; }
   };
 
   static Problem check(const Args& args);

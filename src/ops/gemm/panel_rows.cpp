@@ -163,6 +163,7 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
 
 template <Target kTarget> Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("b is packed for oneDNN; this row reads panel32 or plain rows");
+  if (p.a == DType::f8e4m3) return Support::no("there is no panel kernel for f8e4m3 yet");
   if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
   if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
   return Support::yes();

@@ -14,9 +14,10 @@ namespace {
 
 /// A matrix of the batch; rank-2 views are a batch of one.
 View matrix(const View& view, int64_t index) { return view.rank == 3 ? slice(view, index) : view; }
-/// Element i of a vector that is [n] for all or [batch, n]; `absent` when not given.
+/// Element i of a vector that is [n] for all or [batch, n], with n == 1 for one value; `absent` when not given.
 double element(const View& view, int64_t batch, int64_t i, double absent) {
   if (!view.given()) return absent;
+  if (view.shape[view.rank - 1] == 1) i = 0;
   return view.rank == 2 ? load(view, {batch, i}) : load(view, {i});
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
+#include "base/numeric.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/panel_rows.h"
 
@@ -51,7 +52,7 @@ TEST(Gemm, EveryArgumentIsChecked) {
   expect([](GemmArgs& a) { a.b = View(); }, "b is none");
   expect([](GemmArgs& a) { a.c = View(); }, "c is none");
   expect([](GemmArgs& a) { a.a.data = nullptr; }, "null");
-  expect([](GemmArgs& a) { a.a.dtype = DType::i64; }, "f32, bf16, f16 or i8");
+  expect([](GemmArgs& a) { a.a.dtype = DType::i64; }, "f32, bf16, f16, i8 or f8e4m3");
   expect([](GemmArgs& a) { a.b.dtype = DType::f16; }, "that of a");
   expect([](GemmArgs& a) { a.c.dtype = DType::i32; }, "c is");
   expect([](GemmArgs& a) { a.b.shape[1] = 7; }, "k and batch of a");
@@ -88,6 +89,59 @@ TEST(Gemm, EveryArgumentIsChecked) {
   args = gated;
   args.gate = GateLayout::interleaved;
   EXPECT_NE(refusal(args).find("b is packed with gate layout separated; expected interleaved"), std::string::npos) << refusal(args);
+}
+
+// One scale for each row, or one for all; nothing else, and never none.
+TEST(Gemm, F8ScalesArePerRowOrOne) {
+  Maker maker;
+  const Problem p{.batch = 2,
+                  .m = 4,
+                  .n = 6,
+                  .k = 8,
+                  .a = DType::f8e4m3,
+                  .b_format = WeightFormat::strided,
+                  .a_quant = Quant::per_token,
+                  .b_quant = Quant::per_tensor};
+  const GemmArgs good = Gemm::make(p, maker);
+  EXPECT_EQ(Gemm::check(good), p);
+  GemmArgs args = good;
+  args.b_scale = slice(args.b_scale, 1);  // [1]: for both matrices
+  EXPECT_EQ(Gemm::check(args), p);
+  args.a_scale = View(args.a_scale.data, DType::f32, {2, 1});
+  EXPECT_EQ(Gemm::check(args).a_quant, Quant::per_tensor);
+  const auto expect = [&](auto&& change, const char* text) {
+    args = good;
+    change(args);
+    EXPECT_NE(refusal(args).find(text), std::string::npos) << refusal(args);
+  };
+  expect([](GemmArgs& a) { a.a_scale = View(); }, "a_scale is none; expected f32 (a is f8e4m3)");
+  expect([](GemmArgs& a) { a.b_scale = View(); }, "b_scale is none; expected f32 (b is f8e4m3)");
+  expect([](GemmArgs& a) { a.a_scale.shape[1] = 3; }, "expected extents [4] or [1], or [2, 4] or [2, 1]");
+  expect([](GemmArgs& a) { a.a_scale.shape[0] = 1; }, "a_scale is");
+  expect([](GemmArgs& a) { a.a_scale.dtype = DType::i32; }, "expected f32");
+  expect([](GemmArgs& a) { a.a_scale = View(a.a_scale.data, DType::f32, {0}); }, "a_scale is");
+  expect([](GemmArgs& a) { a.b.dtype = DType::f8e5m2; }, "that of a");
+  expect([](GemmArgs& a) { a.a.dtype = a.b.dtype = DType::f8e4m3fnuz; }, "i8 or f8e4m3");
+  expect([](GemmArgs& a) { a.c.data = a.b_scale.data; }, "c is");
+}
+
+// By hand: fp8 products are exact, and NaN stays NaN.
+TEST(Gemm, F8IsExactWhereItCanBe) {
+  const auto code = [](float x) { return encode_f8e4m3(x); };
+  std::vector<uint8_t> a = {code(1), code(448), code(0x1p-9f), code(-2), code(0), 0x7f};
+  std::vector<uint8_t> b = {code(3), code(-448), code(0x1p-9f), code(1), code(0.5f), code(0)};
+  std::vector<float> a_scale = {2, 4}, b_scale = {0.5f}, c(4);
+  const GemmArgs args{.a = View(a.data(), DType::f8e4m3, {2, 3}),
+                      .b = View(b.data(), DType::f8e4m3, {2, 3}),
+                      .c = View(c.data(), DType::f32, {2, 2}),
+                      .bias = {},
+                      .a_scale = View(a_scale.data(), DType::f32, {2}),
+                      .b_scale = View(b_scale.data(), DType::f32, {1})};
+  call<Gemm>(args);
+  EXPECT_EQ(c[0], static_cast<float>(3 - 448.0 * 448.0 + 0x1p-18));
+  EXPECT_EQ(c[1], 1 + 448 * 0.5f);
+  EXPECT_TRUE(std::isnan(c[2]));
+  EXPECT_TRUE(std::isnan(c[3]));
 }
 
 // B01: rows of NaN or infinity must not reach other rows through the tail of k; the AMX kernels too, where the machine
