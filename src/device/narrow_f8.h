@@ -1,5 +1,5 @@
-// fp32 to 8-bit floats without branches: the codes of encode_f8*() in base/numeric.h, in a form that machines without a
-// conversion instruction of the right format run fast.
+// fp32 to 8-bit floats and back without branches: the codes and values of encode_f8*() and decode_f8e4m3() in base/numeric.h, in a form
+// that machines without a conversion instruction of the right format run fast.
 #pragma once
 
 #include "base/numeric.h"
@@ -21,6 +21,12 @@ template <class Format> EITRI_HD constexpr uint8_t narrow_f8(float x) {
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(Format::nan_code);
   // A format whose NaN is the code of -0 has no -0.
   return static_cast<uint8_t>(finite == 0x80u && Format::nan_code == 0x80u ? 0u : finite);
+}
+
+/// decode_f8e4m3: the product puts the exponent right, subnormals included, and is exact.
+EITRI_HD constexpr float widen_f8e4m3(uint32_t code) {
+  const uint32_t magnitude = code & 0x7fu, sign = (code & 0x80u) << 24;
+  return bits_float(magnitude == 0x7fu ? sign | 0x7fc00000u : sign | magnitude << 20) * power_of_two(120);
 }
 
 }  // namespace eitri

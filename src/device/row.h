@@ -72,14 +72,28 @@ EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Co
     return raw;
   } else {
     const int left = forgotten(first < n ? static_cast<int>(n - first < kWide ? n - first : kWide) : 0);
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-      if (e >= left) continue;
-      if constexpr (kBytesOf<kType> == 4)
-        raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
-      else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
+    if constexpr (kBytesOf<kType> == 1) {
+      // Rolled: sixteen loads of a byte for every row of a kernel would be most of its code.
+      EITRI_ROLL for (int e = 0; e < left; ++e) {
+        const uint32_t code = static_cast<uint32_t>(byte_at(row, first)[e]) << (e % 4 * 8);
+        EITRI_UNROLL for (int w = 0; w < kBytes / 4; ++w) raw.w[w] |= e / 4 == w ? code : 0u;
+      }
+    } else {
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+        if (e >= left) continue;
+        if constexpr (kBytesOf<kType> == 4)
+          raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
+        else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
+      }
     }
     return raw;
   }
+}
+
+/// The same where it is known at run time only: `vectors` says that the row begins at a multiple of 16 bytes, or of kWide elements.
+template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, int64_t first, int64_t n, bool vectors) {
+  if (vectors && first + kWide <= n) return load_raw<kType, kWide, Rows::vectors>(byte_at(row, first * kBytesOf<kType>), 0, kWide);
+  return load_raw<kType, kWide, Rows::elements>(row, first, n);
 }
 
 template <DType kType, int kWide, Rows kRows>
@@ -108,12 +122,20 @@ EITRI_INLINE void store_raw(const Raw<kType, kWide>& raw, void* row, Column<kRow
 }
 
 template <DType kType, int kWide> EITRI_INLINE void unpack(const Raw<kType, kWide>& raw, float (&x)[kWide]) {
-  EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-    if constexpr (kType == DType::f32) x[e] = bits_float(raw.w[e]);
-    else if constexpr (kType == DType::bf16) x[e] = bits_float(e % 2 == 0 ? raw.w[e / 2] << 16 : raw.w[e / 2] & 0xffff0000u);
-    else {
-      static_assert(kType == DType::f16);
-      x[e] = from_f16(static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16)));
+  if constexpr (kType == DType::f8e4m3) {
+    EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) {
+      float four[4];
+      unpack4_f8e4m3(raw.w[i], four);
+      EITRI_UNROLL for (int e = 0; e < 4; ++e) x[4 * i + e] = four[e];
+    }
+  } else {
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      if constexpr (kType == DType::f32) x[e] = bits_float(raw.w[e]);
+      else if constexpr (kType == DType::bf16) x[e] = bits_float(e % 2 == 0 ? raw.w[e / 2] << 16 : raw.w[e / 2] & 0xffff0000u);
+      else {
+        static_assert(kType == DType::f16);
+        x[e] = from_f16(static_cast<uint16_t>(raw.w[e / 2] >> (e % 2 * 16)));
+      }
     }
   }
 }

@@ -15,6 +15,8 @@
 #define EITRI_KERNEL_FOR(threads, registers) \
   extern "C" __attribute__((global)) void    \
       __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(512 / (registers) > 8 ? 8 : 512 / (registers))))
+// Blocks spread over four units of a lane's registers each.
+#define EITRI_KERNEL_ROOM(threads, blocks) EITRI_KERNEL(threads) __attribute__((amdgpu_waves_per_eu((threads) * (blocks) / 256)))
 #define EITRI_SHARED static __attribute__((shared))
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("nounroll")
@@ -91,6 +93,10 @@ EITRI_INLINE void store4(void* p, Words<4> v) { *static_cast<uint32_t*>(p) = v.w
 /// A hint that has no effect here.
 EITRI_INLINE void prefetch(const void*) {}
 EITRI_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+/// sum + the products of four i8 codes in each word.
+EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
+  return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), sum, false);
+}
 EITRI_INLINE float root(float x) { return __builtin_sqrtf(x); }
 EITRI_INLINE float round_even(float x) { return __builtin_rintf(x); }
 /// About 2^-21 relative error near 0, growing with |x|; results below 2^-126 may be 0.
@@ -116,6 +122,10 @@ EITRI_INLINE uint32_t pack4_i8(float a, float b, float c, float d) {
 EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
   return to_f8e4m3(a) | static_cast<uint32_t>(to_f8e4m3(b)) << 8 | static_cast<uint32_t>(to_f8e4m3(c)) << 16 |
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;
+}
+/// The values of four codes.
+EITRI_INLINE void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
+  EITRI_UNROLL for (int i = 0; i < 4; ++i) x[i] = widen_f8e4m3(codes >> (8 * i) & 0xffu);
 }
 
 /// x, of which the compiler no longer knows where it comes from: comparisons with it are made where they are used, and not

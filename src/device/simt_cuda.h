@@ -14,6 +14,7 @@
 // At most `registers` a thread (or as near as whole blocks allow), so that enough blocks share a multiprocessor.
 #define EITRI_KERNEL_FOR(threads, registers) \
   extern "C" __global__ void __launch_bounds__(threads, (65536 / (registers) / (threads) < 1 ? 1 : 65536 / (registers) / (threads)))
+#define EITRI_KERNEL_ROOM(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define EITRI_SHARED __shared__
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("unroll 1")
@@ -69,6 +70,12 @@ EITRI_INLINE void store4(void* p, Words<4> v) { *static_cast<uint32_t*>(p) = v.w
 EITRI_INLINE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 EITRI_INLINE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+/// sum + the products of four i8 codes in each word.
+EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
+  int32_t result;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
+  return result;
+}
 EITRI_INLINE float root(float x) { return __fsqrt_rn(x); }
 EITRI_INLINE float round_even(float x) { return rintf(x); }
 /// Within 2^-22 relative, and 1 ulp; subnormal arguments and results are 0.
@@ -140,7 +147,19 @@ EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
 #endif
 }
 EITRI_INLINE uint8_t to_f8e4m3(float x) { return static_cast<uint8_t>(pack4_f8e4m3(x, 0.0f, 0.0f, 0.0f)); }
-
+/// The values of four codes.
+EITRI_INLINE void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
+#if __CUDA_ARCH__ >= 890
+  EITRI_UNROLL for (int i = 0; i < 2; ++i) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes >> (16 * i))));
+    x[2 * i] = from_f16(static_cast<uint16_t>(halves));
+    x[2 * i + 1] = from_f16(static_cast<uint16_t>(halves >> 16));
+  }
+#else
+  EITRI_UNROLL for (int i = 0; i < 4; ++i) x[i] = widen_f8e4m3(codes >> (8 * i) & 0xffu);
+#endif
+}
 EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
 
 /// x; on other machines the compiler then makes comparisons with it anew, which here it does of itself.

@@ -26,6 +26,7 @@
 #define EITRI_INLINE inline
 #define EITRI_KERNEL(threads) inline void
 #define EITRI_KERNEL_FOR(threads, registers) EITRI_KERNEL(threads)
+#define EITRI_KERNEL_ROOM(threads, blocks) inline void
 #define EITRI_SHARED static
 #define EITRI_UNROLL
 #define EITRI_ROLL
@@ -193,6 +194,11 @@ inline void store4(void* p, Words<4> v, EITRI_SITE) { store_words<4>(p, v, {file
 /// A hint that has no effect here.
 inline void prefetch(const void*) {}
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+/// sum + the products of four i8 codes in each word.
+inline int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
+  for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+  return sum;
+}
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline float round_even(float x) { return __builtin_rintf(x); }
 inline float fast_exp2(float x) { return __builtin_exp2f(x); }
@@ -216,6 +222,10 @@ inline uint32_t pack4_i8(float a, float b, float c, float d) {
 inline uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
   return to_f8e4m3(a) | static_cast<uint32_t>(to_f8e4m3(b)) << 8 | static_cast<uint32_t>(to_f8e4m3(c)) << 16 |
          static_cast<uint32_t>(to_f8e4m3(d)) << 24;
+}
+/// The values of four codes.
+inline void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
+  for (int i = 0; i < 4; ++i) x[i] = widen_f8e4m3(codes >> (8 * i) & 0xffu);
 }
 
 template <class T> T forgotten(T x) { return x; }
