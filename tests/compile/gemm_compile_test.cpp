@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "compile/kernel_binary.h"
 #include "jit/compiler.h"
@@ -14,32 +11,6 @@
 
 namespace eitri {
 namespace {
-
-namespace files = std::filesystem;
-
-/// Everything that a kernel may include, by the name it is included by.
-const jit::HeaderSet& kernel_headers() {
-  static const jit::HeaderSet headers = [] {
-    jit::HeaderSet set = jit::freestanding_headers();
-    const files::path root = EITRI_SOURCE_DIR;
-    const auto add = [&](const files::path& folder, const files::path& path) {
-      std::ostringstream text;
-      text << std::ifstream(path, std::ios::binary).rdbuf();
-      set.add(files::relative(path, folder).generic_string(), text.str());
-    };
-    for (const auto& entry : files::recursive_directory_iterator(root / "src/device"))
-      if (entry.path().extension() == ".h") add(root / "src", entry.path());
-    for (const char* op : {"src/ops/gemm", "src/ops/grouped_gemm"})
-      for (const auto& entry : files::directory_iterator(root / op)) {
-        const std::string name = entry.path().filename().string();
-        if (name.ends_with(".cuh") || name == "simt_params.h") add(root / "src", entry.path());
-      }
-    add(root / "src", root / "src/base/numeric.h");
-    add(root / "include", root / "include/eitri/enums.hpp");
-    return set;
-  }();
-  return headers;
-}
 
 struct Expectation {
   SimtEntry entry;
@@ -77,14 +48,13 @@ std::vector<Expectation> expectations() {
 }
 
 void expect_good_kernels(const jit::Compiler& compiler, const char* target_name, KernelFacts (*read)(std::string_view), int registers) {
-  const jit::Target& target = jit::target_named(target_name);
+  const Device& device = nominal_gpu(target_name);
   int most = 0;
   for (const Expectation& e : expectations()) {
     std::string what = str(e.entry.entry);
     for (const std::string& define : e.entry.defines) what += " " + define;
     SCOPED_TRACE(what);
-    jit::CompileRequest request = {.label = "test", .defines = e.entry.defines, .target = &target};
-    request.source = {.name = "kernel.cu", .text = str("#include \"", e.entry.file, "\"\n"), .headers = kernel_headers()};
+    const jit::CompileRequest request = compile_request(e.entry.source(), "test", device);
     jit::check_request(request);
     const jit::Compiled compiled = compiler.compile(request, jit::include_closure(request.source));
     ASSERT_TRUE(compiled.ok) << compiled.log;

@@ -7,6 +7,7 @@
 #include "ops/activation/activation.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/panel_rows.h"
+#include "ops/gemm/simt.h"
 
 namespace eitri {
 
@@ -224,6 +225,8 @@ std::span<const Kernel<Gemm>> Gemm::kernels() {
 #if EITRI_X86
     panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
 #endif
+    gemm_simt_decode(),
+    gemm_simt_tile(),
     panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
     Kernel<Gemm>{.name = "gemm.reference",
                  .family = Family::reference,

@@ -1,6 +1,7 @@
 #include "ops/gemm/simt.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace eitri {
 
@@ -155,6 +156,79 @@ GemmTileShape gemm_tile_shape(const Gemm::Problem& p, const SimtMachine& machine
       if (us < least) least = us, best = {tile_m, tile_n};
     }
   return best;
+}
+
+double gemm_tile_us(double tiles, int64_t k, DType a, GemmTileShape shape, const Device& device) {
+  const double rows = shape.tile_m / 16.0, columns = shape.tile_n / 16.0;
+  const double share = 0.85 * rows * columns / (rows * columns + 2 * (rows + columns));
+  // A four-way integer product takes two issues of a multiply-add on NVIDIA's machines.
+  const double rate = device.profile.f32_flops * (a == DType::i8 ? 2 : 1) * share / device.units;
+  const double waves = std::ceil(tiles / device.units);
+  return waves * 2.0 * shape.tile_m * shape.tile_n * static_cast<double>(k) / rate * 1e6;
+}
+
+namespace {
+
+Support takes_plain_rows(const Gemm::Problem& p, const Device&) {
+  return p.b_format == WeightFormat::strided ? Support::yes() : Support::no("b is packed for CPUs; this row reads plain rows");
+}
+
+GemmTileShape shape_of(const Config& config) { return {.tile_m = config[0], .tile_n = config[1]}; }
+Guess tile_guess(const Gemm::Problem& p, const Device& device) {
+  const GemmTileShape shape = gemm_tile_shape(p, machine_of(device));
+  const GemmTiles tiles = gemm_tiles(p.m, p.n_out(), p.gate, shape);
+  const double sums = gemm_tile_us(static_cast<double>(p.batch * tiles.m * tiles.n), p.k, p.a, shape, device);
+  return {.config = {.value = {shape.tile_m, shape.tile_n}}, .us = std::max(sums + 2.5, memory_pass_us(device, Gemm::cost(p).bytes))};
+}
+std::vector<Source> tile_sources(const Gemm::Problem& p, const Config& config, const Device&) {
+  return {gemm_tile_entry(p, shape_of(config)).source()};
+}
+void launch_tile(const GemmArgs& args, const Gemm::Problem& p, const Config& config, Launch& launch) {
+  const GemmGrid grid = gemm_tile_grid(args, p, shape_of(config));
+  launch_kernel(launch, 0, {.blocks = p.batch * p.m * p.n == 0 ? 0 : grid.blocks, .threads = kGemmTileThreads}, grid);
+}
+
+/// b is read once for up to 8 rows, which a lane's multiply-adds keep up with at a third of the peak.
+Guess decode_guess(const Gemm::Problem& p, const Device& device) {
+  const double passes = static_cast<double>(ceil_div(p.m, gemm_decode_rows(p)));
+  const Cost cost = Gemm::cost(p);
+  const double padded = cost.flops / static_cast<double>(std::max<int64_t>(1, p.m)) * passes * gemm_decode_rows(p);
+  return {.config = {}, .us = std::max(memory_pass_us(device, cost.bytes * passes), 2.5 + padded / (device.profile.f32_flops / 3) * 1e6)};
+}
+std::vector<Source> decode_sources(const Gemm::Problem& p, const Config&, const Device&) { return {gemm_decode_entry(p).source()}; }
+void launch_decode(const GemmArgs& args, const Gemm::Problem& p, const Config&, Launch& launch) {
+  const GemmGrid grid = gemm_decode_grid(args, p);
+  launch_kernel(launch, 0, {.blocks = p.batch * p.m * p.n == 0 ? 0 : grid.blocks, .threads = kGemmDecodeThreads}, grid);
+}
+
+}  // namespace
+
+Kernel<Gemm> gemm_simt_tile() {
+  return {.name = "gemm.simt.tile",
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .supports = takes_plain_rows,
+          .knobs = kGemmTileKnobs,
+          .guess = tile_guess,
+          .launch = launch_tile,
+          .sources = tile_sources};
+}
+
+Kernel<Gemm> gemm_simt_decode() {
+  return {.name = "gemm.simt.decode",
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .supports =
+              [](const Gemm::Problem& p, const Device& device) {
+                if (p.a == DType::i8 && p.k > kMaxI8K)
+                  return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
+                return takes_plain_rows(p, device);
+              },
+          .guess = decode_guess,
+          .launch = launch_decode,
+          .sources = decode_sources};
 }
 
 }  // namespace eitri

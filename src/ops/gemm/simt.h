@@ -1,8 +1,6 @@
 // The host side of the SIMT kernels of gemm: what to compile for a problem, and the argument of a call.
 #pragma once
 
-#include <span>
-
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/simt_params.h"
 #include "ops/quantize/simt_shape.h"
@@ -14,6 +12,7 @@ struct GemmTileShape {
   int tile_m = 64, tile_n = 64;
   bool operator==(const GemmTileShape&) const = default;
 };
+/// The knobs' values.
 inline constexpr int kGemmTileM[] = {16, 32, 64, 128}, kGemmTileN[] = {64, 128};
 
 /// What becomes of the sums of a checked call. A kernel that applies scales or bias itself takes them out.
@@ -47,5 +46,13 @@ struct GemmTiles {
   int64_t m, n;
 };
 GemmTiles gemm_tiles(int64_t m, int64_t n_out, GateLayout gate, GemmTileShape shape);
+
+/// Expected microseconds of tiles: the model behind gemm_tile_shape, in whole waves over the units. `tiles` is their number.
+double gemm_tile_us(double tiles, int64_t k, DType a, GemmTileShape shape, const Device& device);
+inline constexpr Knob kGemmTileKnobs[] = {{"tile_m", kGemmTileM}, {"tile_n", kGemmTileN}};
+
+/// gemm.simt.tile and gemm.simt.decode.
+Kernel<Gemm> gemm_simt_tile();
+Kernel<Gemm> gemm_simt_decode();
 
 }  // namespace eitri

@@ -8,6 +8,7 @@
 #include "ops/activation/activation.h"
 #include "ops/gemm/gemm.h"
 #include "ops/grouped_gemm/panel_rows.h"
+#include "ops/grouped_gemm/simt.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -67,17 +68,6 @@ void check_vectors(const GroupedGemmArgs& args, int64_t capacity) {
     require(!args.b_scale.given(), kOp, ": b_scale is ", args.b_scale, "; expected none (b is ", args.b.dtype, ")");
   }
 }
-
-constexpr std::array kKernels = {
-#if EITRI_X86
-    panel_row<Target::x86_amx>("grouped_gemm.x86_amx.panel"),
-    panel_row<Target::x86_avx512>("grouped_gemm.x86_avx512.panel"),
-    panel_row<Target::x86_avx2>("grouped_gemm.x86_avx2.panel"),
-#endif
-    panel_row<Target::any_cpu>("grouped_gemm.portable.panel"),
-    grouped_library_row(),
-    grouped_reference_row(),
-};
 
 }  // namespace
 
@@ -166,6 +156,19 @@ Cost GroupedGemm::cost(const Problem& p) {
           .math = p.a};
 }
 
-std::span<const Kernel<GroupedGemm>> GroupedGemm::kernels() { return kKernels; }
+std::span<const Kernel<GroupedGemm>> GroupedGemm::kernels() {
+  static const std::array kKernels = {
+#if EITRI_X86
+    panel_row<Target::x86_amx>("grouped_gemm.x86_amx.panel"),
+    panel_row<Target::x86_avx512>("grouped_gemm.x86_avx512.panel"),
+    panel_row<Target::x86_avx2>("grouped_gemm.x86_avx2.panel"),
+#endif
+    grouped_gemm_simt_tile(),
+    panel_row<Target::any_cpu>("grouped_gemm.portable.panel"),
+    grouped_library_row(),
+    grouped_reference_row(),
+  };
+  return kKernels;
+}
 
 }  // namespace eitri

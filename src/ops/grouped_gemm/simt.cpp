@@ -1,6 +1,7 @@
 #include "ops/grouped_gemm/simt.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace eitri {
 
@@ -78,6 +79,44 @@ GemmTileShape grouped_gemm_tile_shape(const GroupedGemm::Problem& p, const SimtM
   const double used = p.expected_experts() * std::max(1.0, each / shape.tile_m);
   if (used * static_cast<double>(wide.n) >= 2.0 * machine.units) shape.tile_n = 128;
   return shape;
+}
+
+namespace {
+
+GemmTileShape shape_of(const Config& config) { return {.tile_m = config[0], .tile_n = config[1]}; }
+
+Support supports(const GroupedGemm::Problem& p, const Device&) {
+  return p.b_format == WeightFormat::strided ? Support::yes() : Support::no("b is packed for CPUs; this row reads plain rows");
+}
+Guess guess(const GroupedGemm::Problem& p, const Device& device) {
+  const GemmTileShape shape = grouped_gemm_tile_shape(p, machine_of(device));
+  // Tiles of padding alone take no time to speak of.
+  const double each = static_cast<double>(p.expected_rows()) / std::max(1.0, p.expected_experts());
+  const double columns = static_cast<double>(gemm_tiles(0, p.n_out(), p.gate, shape).n);
+  const double tiles = p.expected_experts() * std::ceil(each / shape.tile_m) * columns;
+  return {.config = {.value = {shape.tile_m, shape.tile_n}},
+          .us = std::max(2.5 + gemm_tile_us(tiles, p.k, p.a, shape, device), memory_pass_us(device, GroupedGemm::cost(p).bytes))};
+}
+std::vector<Source> sources(const GroupedGemm::Problem& p, const Config& config, const Device&) {
+  return {grouped_gemm_tile_entry(p, shape_of(config)).source()};
+}
+void launch_tile(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config& config, Launch& launch) {
+  const GroupedGemmGrid grid = grouped_gemm_tile_grid(args, p, shape_of(config));
+  launch_kernel(launch, 0, {.blocks = grid.m_tiles * grid.n_tiles == 0 ? 0 : grid.blocks, .threads = kGemmTileThreads}, grid);
+}
+
+}  // namespace
+
+Kernel<GroupedGemm> grouped_gemm_simt_tile() {
+  return {.name = "grouped_gemm.simt.tile",
+          .family = Family::simt,
+          .target = Target::any_gpu,
+          .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
+          .supports = supports,
+          .knobs = kGemmTileKnobs,
+          .guess = guess,
+          .launch = launch_tile,
+          .sources = sources};
 }
 
 }  // namespace eitri

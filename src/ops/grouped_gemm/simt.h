@@ -13,4 +13,7 @@ GroupedGemmGrid grouped_gemm_tile_grid(const GroupedGemmArgs& args, const Groupe
 /// The shape without tuning: no taller than the rows that an expert has or that a block holds.
 GemmTileShape grouped_gemm_tile_shape(const GroupedGemm::Problem& problem, const SimtMachine& machine);
 
+/// grouped_gemm.simt.tile.
+Kernel<GroupedGemm> grouped_gemm_simt_tile();
+
 }  // namespace eitri
