@@ -4,13 +4,11 @@
 
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "compile/kernel_binary.h"
 #include "jit/compiler.h"
+#include "jit/embedded.h"
 #include "ops/activation/simt.h"
 #include "ops/quantize/simt.h"
 #include "ops/rmsnorm/simt.h"
@@ -18,38 +16,9 @@
 namespace eitri {
 namespace {
 
-namespace files = std::filesystem;
-
-std::string text_of(const files::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-/// Everything that a kernel may include, by the name it is included by.
-const jit::HeaderSet& kernel_headers() {
-  static const jit::HeaderSet headers = [] {
-    jit::HeaderSet set = jit::freestanding_headers();
-    const files::path root = EITRI_SOURCE_DIR;
-    const auto add = [&](const files::path& folder, const files::path& path) {
-      set.add(files::relative(path, folder).generic_string(), text_of(path));
-    };
-    for (const auto& entry : files::recursive_directory_iterator(root / "src/device"))
-      if (entry.path().extension() == ".h") add(root / "src", entry.path());
-    for (const auto& entry : files::recursive_directory_iterator(root / "src/ops")) {
-      const std::string name = entry.path().filename().string();
-      if (name.ends_with(".cuh") || name == "simt_params.h" || name.ends_with("_kernels.h")) add(root / "src", entry.path());
-    }
-    add(root / "src", root / "src/base/numeric.h");
-    add(root / "include", root / "include/eitri/enums.hpp");
-    return set;
-  }();
-  return headers;
-}
-
-jit::Compiled compile(const jit::Compiler& compiler, const jit::Target& target, const std::string& text, std::vector<std::string> defines) {
-  jit::CompileRequest request = {.label = "test", .defines = std::move(defines), .target = &target};
-  request.source = {.name = "kernel.cu", .text = text, .headers = kernel_headers()};
+jit::Compiled compile(const jit::Compiler& compiler, const jit::Target& target, jit::SourceBundle source,
+                      std::vector<std::string> defines) {
+  const jit::CompileRequest request = {.label = "test", .source = std::move(source), .defines = std::move(defines), .target = &target};
   jit::check_request(request);
   return compiler.compile(request, jit::include_closure(request.source));
 }
@@ -104,7 +73,7 @@ void expect_good_kernels(const jit::Compiler& compiler, const char* target_name,
     for (const std::string& define : e.entry.defines) what += " " + define;
     SCOPED_TRACE(what);
     const auto start = std::chrono::steady_clock::now();
-    const jit::Compiled compiled = compile(compiler, target, str("#include \"", e.entry.file, "\"\n"), e.entry.defines);
+    const jit::Compiled compiled = compile(compiler, target, jit::embedded_bundle(e.entry.file), e.entry.defines);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     slowest = std::max(slowest, seconds), total += seconds, ++count;
     ASSERT_TRUE(compiled.ok) << compiled.log;
@@ -159,7 +128,8 @@ EITRI_KERNEL(1024) control(float* p, const int* index) {
 
 void check_reader(const jit::Compiler& compiler, const char* target_name, KernelFacts (*read)(std::string_view)) {
   const auto facts_of = [&](const char* define) {
-    const jit::Compiled compiled = compile(compiler, jit::target_named(target_name), kControl, {define});
+    const jit::SourceBundle source = {.name = "control.cu", .text = kControl, .headers = jit::embedded_sources()};
+    const jit::Compiled compiled = compile(compiler, jit::target_named(target_name), source, {define});
     EXPECT_TRUE(compiled.ok) << compiled.log;
     return read(compiled.binary);
   };
