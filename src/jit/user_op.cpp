@@ -8,10 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/view.h"
-#include "jit/user_op_source.h"
 
 namespace eitri::jit {
 
@@ -61,15 +61,25 @@ template <class... Got> void want(bool ok, const std::string& op, const UserPara
 
 }  // namespace
 
-UserOp::UserOp(std::string_view declaration, UserSource source, Cache* cache)
-    : declaration_(parse_declaration(declaration)), source_(std::move(source)), cache_(cache) {}
+UserOp::UserOp(std::string_view declaration, UserSource source, Cache* cache, const GpuLauncher& launcher)
+    : declaration_(parse_declaration(declaration)), source_(std::move(source)), cache_(cache), launcher_(launcher) {
+  check_gpu_source(declaration_, source_.gpu);
+  if (source_.gpu.given() && source_.gpu.blocks != "elements")
+    blocks_.emplace(source_.gpu.blocks, declaration_.extents, declaration_.name + ": gpu.blocks");
+}
+
+UserOp::~UserOp() {
+  for (const Loaded* at = loaded_.load(); at != nullptr;) delete std::exchange(at, at->next);
+}
 
 std::string UserOp::generated_source() const { return user_op_text(declaration_, source_.before, source_.body); }
 
-void UserOp::call(std::span<const UserValue> args) const {
+void UserOp::call(std::span<const UserValue> args, Stream stream) const {
   Argument arguments[kMaxUserArguments];
   int64_t extents[kMaxUserExtents];
-  check(args, arguments, extents);
+  const DeviceId where = check(args, arguments, extents);
+  if (where.kind != DeviceKind::cpu) return call_on_gpu(where, stream, arguments, extents);
+  require(stream == nullptr, declaration_.name, ": a stream is given; expected none for tensors in host memory");
   Entry entry = entry_.load(std::memory_order_acquire);
   if (entry == nullptr) [[unlikely]]
     entry = load();
@@ -115,14 +125,17 @@ void UserOp::check_scalar(const UserParameter& p, const UserValue& value, Argume
   want(fits, op, p, "", " is the number ", out.integer);
 }
 
-void UserOp::check_tensor(const UserParameter& p, const UserValue& value, Argument& out) const {
+void UserOp::check_tensor(const UserParameter& p, const UserValue& value, DeviceId where, Argument& out) const {
   const std::string& op = declaration_.name;
   want(value.kind_ == UserValue::Kind::tensor, op, p, "", " is a number");
   const View& view = *value.view_;
   want(view.given(), op, p, "", " is not given");
   want(view.dtype == p.dtype && view.rank == static_cast<int>(p.shape.size()), op, p, "", " is ", view);
   want(view.layout == Layout::strided, op, p, " that is not packed", " is ", view);
-  want(view.device.kind == DeviceKind::cpu, op, p, " in host memory", " is on a GPU");
+  want(view.device.kind == DeviceKind::cpu || source_.gpu.given(), op, p, " in host memory (there is no source for GPUs)", " is on a GPU");
+  const bool here = view.device.kind != DeviceKind::cpu || !source_.body.empty() || !source_.gpu.given();
+  want(here, op, p, " on a GPU (there is no source for the CPU)", " is in host memory");
+  want(view.device == where, op, p, " where the first tensor is", " is on another device than that");
   if (p.use == UserUse::in) check_view(view, op.c_str(), p.name.c_str(), view.rank);
   else check_output(view, op.c_str(), p.name.c_str(), view.rank);
   want(p.strided || is_contiguous(view), op, p, " that is contiguous", " is ", view);
@@ -173,17 +186,23 @@ void UserOp::bind_extents(std::span<const UserValue> args, int64_t* extents) con
   });
 }
 
-void UserOp::check(std::span<const UserValue> args, Argument* out, int64_t* extents) const {
+DeviceId UserOp::check(std::span<const UserValue> args, Argument* out, int64_t* extents) const {
   const Declaration& d = declaration_;
   require(args.size() == d.parameters.size(), d.name, ": ", args.size(), " arguments are given; expected ", d.parameters.size());
   bool tensors = false;
+  DeviceId where;
   for (size_t i = 0; i < args.size(); ++i) {
     out[i] = {};
     const UserParameter& p = d.parameters[i];
-    if (p.is_tensor()) check_tensor(p, args[i], out[i]), tensors = true;
-    else check_scalar(p, args[i], out[i]);
+    if (p.is_tensor()) {
+      if (!tensors && args[i].kind_ == UserValue::Kind::tensor) where = args[i].view_->device;
+      check_tensor(p, args[i], where, out[i]);
+      tensors = true;
+    } else {
+      check_scalar(p, args[i], out[i]);
+    }
   }
-  if (!tensors) return;
+  if (!tensors) return where;
   bind_extents(args, extents);
   for (size_t i = 0; i < args.size(); ++i) {
     if (d.parameters[i].use == UserUse::in) continue;
@@ -193,6 +212,7 @@ void UserOp::check(std::span<const UserValue> args, Argument* out, int64_t* exte
               "; expected an output in memory of its own (declare one inout parameter to work in place)");
     }
   }
+  return where;
 }
 
 }  // namespace eitri::jit

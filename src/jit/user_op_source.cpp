@@ -1,5 +1,7 @@
 #include "jit/user_op_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace eitri::jit {
@@ -136,7 +138,115 @@ std::string scalar_line(const UserParameter& p, const std::string& argument) {
              p.shape.size(), "> ", p.name, "(", argument, ");");
 }
 
+/// The value of a parameter in a GPU kernel, from `argument`.
+std::string gpu_type(const UserParameter& p) {
+  switch (p.scalar) {
+    case UserScalar::f32: return "float";
+    case UserScalar::f64: return "double";
+    case UserScalar::i32: return "int32_t";
+    case UserScalar::i64: return "int64_t";
+    case UserScalar::none: break;
+  }
+  return str("::eitri::EITRI_SIMT::User", p.strided ? "Strided" : "", "Tensor<", p.use == UserUse::in ? "const " : "",
+             element_type(p.dtype), ", ", p.shape.size(), ">");
+}
+std::string gpu_value(const UserParameter& p, size_t index) {
+  const std::string argument = str("eitri_a.argument[", index, "]");
+  if (p.is_tensor()) return argument;
+  const bool real = p.scalar == UserScalar::f32 || p.scalar == UserScalar::f64;
+  return str("static_cast<", gpu_type(p), ">(", argument, real ? ".real)" : ".integer)");
+}
+
+/// The #include lines of a text, and the text with empty lines in their place.
+struct Split {
+  std::string includes, rest;
+};
+Split split_includes(std::string_view text) {
+  Split out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t first = line.find_first_not_of(" \t");
+    const bool include = first != std::string_view::npos && line.substr(first).starts_with("#include");
+    if (include) out.includes += str(line, "\n");
+    out.rest += str(include ? std::string_view() : line, "\n");
+  }
+  return out;
+}
+
+bool has_output(const Declaration& declaration) {
+  for (const UserParameter& p : declaration.parameters)
+    if (p.use != UserUse::in) return true;
+  return false;
+}
+
 }  // namespace
+
+void check_gpu_source(const Declaration& d, const UserGpuSource& s) {
+  if (!s.given()) {
+    require(s.before.empty() && s.flags.empty() && s.headers.empty(), d.name, ": gpu has neither body nor entry; expected one of them");
+    return;
+  }
+  require(s.body.empty() || s.entry.empty(), d.name, ": gpu has a body and an entry; expected one of them");
+  require(s.threads >= 64 && s.threads <= 1024 && s.threads % 64 == 0, d.name, ": gpu.threads is ", s.threads,
+          "; expected a multiple of 64 from 64 to 1024 (warps have 32 or 64 lanes)");
+  require(has_output(d), d.name, ": no parameter is out or inout; expected one for a GPU kernel to write to");
+  if (!s.entry.empty()) {
+    require(s.before.find(s.entry) != std::string::npos, d.name, ": gpu.entry is ", s.entry,
+            "; expected the name of a kernel in gpu.before");
+    // Launches overlap: without it the kernel may read what the kernel before it still writes.
+    require(s.before.find("wait_for_dependencies") != std::string::npos, d.name,
+            ": gpu.before never calls wait_for_dependencies(); expected ", s.entry, " to call it before it touches memory");
+    require(s.blocks != "elements", d.name, ": gpu.blocks is \"elements\", which is for a body; expected an expression of extents");
+  }
+  if (s.blocks != "elements") return;
+  bool taken = false;
+  for (const std::string& name : d.extents) taken |= name == "element";
+  for (const UserParameter& p : d.parameters) taken |= p.name == "element";
+  require(!taken, d.name, ": a parameter or extent is called element, which is the index in a body per element; expected another name");
+}
+
+std::string user_op_gpu_entry(const UserGpuSource& source) { return source.entry.empty() ? "eitri_user_op" : source.entry; }
+
+std::string user_op_gpu_text(const Declaration& d, const UserGpuSource& s) {
+  const Split before = split_includes(s.before);
+  std::string out = str("#include \"device/user_op.h\"\n", before.includes, "namespace eitri::EITRI_SIMT {\n",
+                        "using eitri_arguments = UserArguments<", d.parameters.size(), ">;\n");
+  if (!s.entry.empty()) {
+    std::string members, values;
+    const auto add = [&](const std::string& type, const std::string& name, const std::string& value) {
+      members += str("  const ", type, " ", name, ";\n");
+      values += str(values.empty() ? "" : ", ", name, "(", value, ")");
+    };
+    for (size_t i = 0; i < d.extents.size(); ++i) add("int64_t", d.extents[i], str("eitri_a.extent[", i, "]"));
+    for (size_t i = 0; i < d.parameters.size(); ++i) add(gpu_type(d.parameters[i]), d.parameters[i].name, gpu_value(d.parameters[i], i));
+    out +=
+        str("struct eitri_call {\n", members, "  EITRI_INLINE explicit eitri_call(const eitri_arguments& eitri_a) : ", values, " {}\n};\n");
+  }
+  if (!s.before.empty()) out += str("#line 1 \"", d.name, " before\"\n", before.rest);
+  if (s.entry.empty()) {
+    out += str("#line 1 \"", d.name, " declaration\"\nEITRI_KERNEL(", s.threads, ") eitri_user_op(const eitri_arguments eitri_a) {\n",
+               "  launch_dependents();\n  wait_for_dependencies();\n");
+    for (size_t i = 0; i < d.extents.size(); ++i)
+      out += str("  [[maybe_unused]] const int64_t ", d.extents[i], " = eitri_a.extent[", i, "];\n");
+    for (size_t i = 0; i < d.parameters.size(); ++i) {
+      const UserParameter& p = d.parameters[i];
+      out += str("  [[maybe_unused]] const ", gpu_type(p), " ", p.name, "(", gpu_value(p, i), ");\n");
+    }
+    if (s.blocks == "elements") {
+      const std::string threads = str(s.threads);
+      out += str("  const auto eitri_each = [&]([[maybe_unused]] const int64_t element) {\n#line 1 \"", d.name, "\"\n", s.body,
+                 "\n  };\n  for (int64_t eitri_at = eitri::EITRI_SIMT::block() * ", threads,
+                 " + eitri::EITRI_SIMT::thread(); eitri_at < eitri_a.elements; eitri_at += eitri_a.blocks * ", threads,
+                 ")\n    eitri_each(eitri_at);\n");
+    } else {
+      out += str("#line 1 \"", d.name, "\"\n", s.body, "\n");
+    }
+    out += "}\n";
+  }
+  return out + "}  // namespace eitri::EITRI_SIMT\n";
+}
 
 const HeaderSet& user_op_headers() {
   static const HeaderSet headers = [] {

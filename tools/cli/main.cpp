@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   add_ops(app, action);
   add_doctor(app, action);
   add_cache(app, action);
+  add_prebuild(app, action);
 
   try {
     app.parse(argc, argv);
