@@ -14,6 +14,7 @@ TEST_ARGS ?=
 # Debian's python3 sees Debian's pytest and numpy, whatever else is first on PATH.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := build/venv-frameworks
+VENV_NVRTC := build/venv-nvrtc
 RESULTS := build/results
 
 # What `make run` runs: a Hugging Face folder. The default one is written on the spot, with random weights.
@@ -21,7 +22,7 @@ CHECKPOINT ?= build/checkpoints/qwen3-moe
 LAYER ?= 0
 TOKENS ?= 16
 
-.PHONY: run test build bench test-frameworks check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
+.PHONY: run test test-compile build bench gpu-compilers test-frameworks check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,8 +40,25 @@ build: packages-build  ## the command build/bin/eitri and the library build/lib/
 test: packages-build packages-test  ## all light tests: no GPU, no torch, minutes
 	@$(call configure,release)
 	@$(CMAKE) --build build -j $(JOBS)
+	@$(MAKE) -s --no-print-directory gpu-compilers || echo "make test: not all GPU compilers are here; tests that need a missing one are skipped"
 	@$(call run_tests,build,)
 	@if ls tests/cli/test_*.py >/dev/null 2>&1; then $(PYTHON) -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/cli.xml tests/cli; fi
+
+# The suites of tests/compile/; their names end in Compile. Here a skipped test is a failure.
+test-compile: packages-build packages-test gpu-compilers  ## compiles the GPU kernels for sm_90a, gfx942 and gfx950 and looks at the binaries
+	@$(call configure,release)
+	@$(CMAKE) --build build -j $(JOBS) --target eitri_tests
+	@$(call run_tests,build,--gtest_filter='*Compile.*',compile)
+	@$(PYTHON) .ci/tally.py --no-skips compile=$(RESULTS)/compile.json
+
+# 65 MB from Debian and 58 MB from PyPI, about 20 s. Our finders look into VIRTUAL_ENV.
+gpu-compilers: packages-compile $(VENV_NVRTC)/ready  ## clang-22 from Debian and NVRTC from PyPI, into build/: they compile GPU kernels without a GPU
+
+$(VENV_NVRTC)/ready: tests/compile/requirements.txt
+	@mkdir -p build
+	@rm -rf $(VENV_NVRTC); $(PYTHON) -m venv $(VENV_NVRTC)
+	@$(VENV_NVRTC)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
 
 bench: packages-build packages-test  ## micro-benchmarks; the operators' own are in `build/bin/eitri <op> bench`
 	@$(call configure,release)
@@ -70,12 +88,15 @@ format-check: packages-lint
 tidy: packages-lint build  ## clang-tidy on the lines changed since BASE
 	@git diff -U0 --no-color $(BASE) -- '*.cpp' '*.h' '*.hpp' | clang-tidy-diff-16.py -clang-tidy-binary clang-tidy-16 -p1 -path build -quiet -j $(JOBS)
 
+# What a GPU compiler makes is the same under sanitizers.
+without_compile = $(if $(TEST_ARGS),,--gtest_filter=-*Compile.*)
+
 asan: packages-build packages-test  ## the tests under AddressSanitizer
-	@$(call sanitized,asan)
+	@$(call sanitized,asan,$(without_compile))
 ubsan: packages-build packages-test  ## the tests under UndefinedBehaviorSanitizer
-	@$(call sanitized,ubsan)
+	@$(call sanitized,ubsan,$(without_compile))
 sanitize: packages-build packages-test  ## the tests under both of them, in one build
-	@$(call sanitized,ci)
+	@$(call sanitized,ci,$(without_compile))
 
 # Several threads at work are what this sanitizer is for; by default only the tests that start some, named *Thread* or *Concurren*.
 tsan: packages-build packages-test packages-clang  ## the tests named *Thread* or *Concurren* under ThreadSanitizer
@@ -117,9 +138,11 @@ if [ ! -f $(if $(filter release,$(1)),build,build/$(1))/build.ninja ] || [ -n "$
   mkdir -p build; $(CMAKE) --preset $(1) $(CONFIGURE) >build/configure-$(1).log 2>&1 || { cat build/configure-$(1).log; exit 1; }; fi
 endef
 
+# Build folder, arguments, name of the result file.
 define run_tests
 mkdir -p $(RESULTS); if [ -x $(1)/bin/eitri_tests ]; then \
-  $(1)/bin/eitri_tests --gtest_brief=1 --gtest_output=json:$(RESULTS)/$(or $(subst build/,,$(filter build/%,$(1))),host).json $(2) $(TEST_ARGS); \
+  if [ -f $(VENV_NVRTC)/ready ]; then export VIRTUAL_ENV=$(CURDIR)/$(VENV_NVRTC); fi; \
+  $(1)/bin/eitri_tests --gtest_brief=1 --gtest_output=json:$(RESULTS)/$(or $(3),$(subst build/,,$(filter build/%,$(1))),host).json $(2) $(if $(3),,$(TEST_ARGS)); \
 else echo "tests/ has no *_test.cpp file"; fi
 endef
 

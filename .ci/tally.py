@@ -1,7 +1,8 @@
 """Adds up the result files of all tiers: `tally.py NAME=FILE ...` prints `N passed, M failed, K skipped` as its last line.
 
 A file is a GoogleTest JSON, a pytest JUnit XML, the JSON of tools/checks/run.py, or the lines of the fuzz replay. A tier
-whose file is missing or that ran no test makes the exit status non-zero, as any failed test does.
+whose file is missing or that ran no test makes the exit status non-zero, as any failed test does; with --no-skips as the
+first argument a skipped test does too.
 """
 import json
 import sys
@@ -40,7 +41,9 @@ def counts(path):
 
 def main():
     total, wrong = [0, 0, 0], []
-    for argument in sys.argv[1:]:
+    arguments = sys.argv[1:]
+    no_skips = arguments[:1] == ["--no-skips"]
+    for argument in arguments[1:] if no_skips else arguments:
         name, _, file = argument.partition("=")
         try:
             tier = counts(Path(file))
@@ -51,6 +54,8 @@ def main():
         total = [a + b for a, b in zip(total, tier)]
         if tier[0] + tier[1] == 0:
             wrong.append(f"{name}: ran no test")
+        if no_skips and tier[2]:
+            wrong.append(f"{name}: {tier[2]} skipped; expected none")
     for line in wrong:
         print(line)
     print(f"{total[0]} passed, {total[1] + len(wrong)} failed, {total[2]} skipped")

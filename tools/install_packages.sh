@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the named groups need, and only those that are missing: a second call asks dpkg and is done.
-# Groups: build, test, lint, clang, frameworks. Usage: tools/install_packages.sh build test
+# Groups: build, test, compile, lint, clang, frameworks. Usage: tools/install_packages.sh build test
 set -euo pipefail
 
 declare -A group=(
   [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev python3"
   [test]="libgtest-dev libgmock-dev libbenchmark-dev python3-pytest python3-numpy"
+  [compile]="clang-22 lld-22 python3-venv python3-pip"
   [lint]="git clang-format clang-tidy-16 binutils"
   [clang]="clang-16 libclang-rt-16-dev libomp-16-dev llvm-16"
   [frameworks]="python3-venv python3-pip"
