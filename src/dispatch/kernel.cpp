@@ -110,7 +110,7 @@ Functions load_sources(const std::vector<Source>& sources, std::string_view labe
   Functions out = {};
   if (sources.size() > kMaxFunctions) fail(Code::internal, str(label, ": ", sources.size(), " sources; at most ", kMaxFunctions));
   for (size_t i = 0; i < sources.size(); ++i)
-    if (!sources[i].on_demand) out[i] = &load_source(sources[i], label, device, stream);
+    if (sources[i].file != nullptr && !sources[i].on_demand) out[i] = &load_source(sources[i], label, device, stream);
   return out;
 }
 

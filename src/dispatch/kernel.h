@@ -74,7 +74,7 @@ struct Cost {
 /// A kernel for a run-time compiler: an entry of an embedded file, compiled with these macros. Entries of one file with the same
 /// macros come from one binary.
 struct Source {
-  const char* file = nullptr;  // "ops/rmsnorm/simt.cuh"
+  const char* file = nullptr;  // "ops/rmsnorm/simt.cuh"; null: a place that this problem has no use for
   const char* entry = nullptr;
   std::vector<std::string> defines = {};  // "EITRI_X=bf16"
   bool on_demand = false;                 // for calls that are rare (unaligned rows): loaded when the first one comes

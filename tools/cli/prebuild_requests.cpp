@@ -18,7 +18,8 @@ template <class Op> void RequestList::add(const typename Op::Problem& problem) {
       if (!target_runs_on(kernel.target, device) || !kernel.supports(problem, device)) continue;
       const Config config = kernel.guess(problem, device).config;
       if (kernel.sources != nullptr)
-        for (const Source& source : kernel.sources(problem, config, device)) add_source(source, kernel.name, device);
+        for (const Source& source : kernel.sources(problem, config, device))
+          if (source.file != nullptr) add_source(source, kernel.name, device);
       if (kernel.children != nullptr) {
         ChildSink sink(device);
         try {

@@ -58,6 +58,17 @@ void launch(const Function& function, const Geometry& geometry, Stream stream, c
 void allow_dependent_launches(bool on);
 
 bool is_capturing(Stream stream);
+/// While it lives the thread may allocate although a stream captures: what it allocates is no part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { driver()->thread_exchange_capture_mode(&mode_); }
+  ~RelaxedCapture() { driver()->thread_exchange_capture_mode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_ = 2;  // relaxed; afterwards what it was
+};
 void synchronize(Stream stream);
 void copy_to_device(void* device, const void* host, size_t bytes, Stream stream);
 void copy_to_host(void* host, const void* device, size_t bytes, Stream stream);

@@ -21,17 +21,6 @@ constexpr size_t round_up(size_t n, size_t step) { return (n + step - 1) / step 
 
 const Stream kPerThreadStream = reinterpret_cast<Stream>(uintptr_t{2});
 
-/// Lets the thread allocate although a stream captures: the memory is no part of the graph.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { driver()->thread_exchange_capture_mode(&mode_); }
-  ~RelaxedCapture() { driver()->thread_exchange_capture_mode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-
- private:
-  int mode_ = 2;  // relaxed; afterwards what it was
-};
-
 struct Block {
   Address address = 0;
   size_t size = 0;

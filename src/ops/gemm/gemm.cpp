@@ -5,6 +5,7 @@
 
 #include "base/view.h"
 #include "ops/activation/activation.h"
+#include "ops/gemm/cublaslt.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/panel_rows.h"
 #include "ops/gemm/simt.h"
@@ -225,6 +226,7 @@ std::span<const Kernel<Gemm>> Gemm::kernels() {
 #if EITRI_X86
     panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
 #endif
+    cublaslt::row(),
     gemm_simt_decode(),
     gemm_simt_tile(),
     panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
