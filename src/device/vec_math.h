@@ -16,7 +16,7 @@
 namespace eitri::EITRI_VEC {
 
 #if defined(EITRI_SIMT)
-/// a / b within 1 ulp, for |b| below 2^126; 0 instead of subnormal results.
+/// a / b within 1 ulp for finite b; 0 instead of subnormal results, and where |b| is above 2^126.
 EITRI_INLINE F quotient(F a, F b) {
   const float y = fast_reciprocal(b.v);
   return a * F{fma(fma(-b.v, y, 1.0f), y, y)};
@@ -82,7 +82,7 @@ EITRI_INLINE F expm1_positive(F x) {
 /// loses of t = -x log2 e is put back as a factor. Within 3 ulp; 0 below -87.3.
 EITRI_INLINE F sigmoid(F x) {
   constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596299e-8f, kLn2 = 0.69314718f;
-  const float y = min(max(-x, F::set1(-88.0f)), F::set1(87.3f)).v;  // both keep NaN
+  const float y = min(max(-x, F::set1(-88.0f)), F::set1(88.0f)).v;  // both keep NaN
   const float t = y * kLog2e, lost = fma(y, kLog2eLow, fma(y, kLog2e, -t));
   const float power = fast_exp2(t);
   return quotient(F::set1(1.0f), F{1.0f + fma(power, lost * kLn2, power)});

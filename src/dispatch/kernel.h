@@ -28,6 +28,8 @@ struct Numerics {
   DType accumulator = DType::f32;
   bool repeatable = true;        // same call, same bits
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
+  /// Errors of sums over what fp32 additions may make: 1, unless the machine adds in fewer bits and the header says how that is known.
+  double sum_error = 1;
 };
 
 /// Yes, or a sentence saying why not.

@@ -64,6 +64,13 @@ template <Operator Op> DeviceId device_of(const typename Op::Args& args) {
   return first == nullptr ? DeviceId{} : first->device;
 }
 
+/// What a row may be off: the op's tolerance, for sums as the row adds them.
+template <Operator Op> std::vector<Tolerance> tolerance_of(const Kernel<Op>& kernel, const typename Op::Problem& problem) {
+  std::vector<Tolerance> all = Op::tolerance(problem);
+  for (Tolerance& t : all) t.bound_eps *= kernel.numerics.sum_error;
+  return all;
+}
+
 namespace detail {
 
 /// Runs the reference beside a finished call and compares; see verify.h.
@@ -141,7 +148,7 @@ void launch(const Route<Op>& route, const typename Op::Args& args, const typenam
     return launch_unchecked(route, args, problem, stream);
   Verifier<Op> verifier(args, *route.device, stream);
   launch_unchecked(route, args, problem, stream);
-  verifier.compare(problem, route.kernel->name);
+  verifier.compare(problem, *route.kernel);
 }
 
 /// An extent is 0. The reference writes what there is to write on a CPU; on a GPU the rows do, unless nothing is left.

@@ -19,7 +19,7 @@ template <Operator Op> class Verifier {
     before_ = Mirror::of_device(views, device, stream);
   }
   /// Throws Error{internal} naming kernel and element.
-  void compare(const typename Op::Problem& problem, const char* kernel) {
+  void compare(const typename Op::Problem& problem, const Kernel<Op>& kernel) {
     Oracle oracle;
     const Mirror results = device_.is_gpu() ? Mirror::of_device(output_views(), device_, stream_) : Mirror::of_host(output_views());
     if (device_.is_gpu()) {
@@ -32,10 +32,10 @@ template <Operator Op> class Verifier {
       results.restore();
     }
     const auto outputs = Op::outputs(args_);
-    const auto tolerance = Op::tolerance(problem);
+    const auto tolerance = tolerance_of(kernel, problem);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Verdict v = judge(results.copy_of(outputs[i].view), oracle[i], tolerance[i], outputs[i].name);
-      if (!v.ok) fail(Code::internal, str(Op::name, ": ", kernel, " differs from the reference at ", key_of(problem), ": ", v.first));
+      if (!v.ok) fail(Code::internal, str(Op::name, ": ", kernel.name, " differs from the reference at ", key_of(problem), ": ", v.first));
     }
   }
 

@@ -41,7 +41,7 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   const auto norm = [&](const RmsNorm::Problem& p) {
     const RowShape shape = rmsnorm_shape(p, machine);
     for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
-      add(rmsnorm_entry(p, shape, rmsnorm_registers(p, shape), access), sizeof(RmsNormGrid), p.x, p.out, access);
+      add(rmsnorm_entry(p, shape, rmsnorm_registers(p, shape, machine), access), sizeof(RmsNormGrid), p.x, p.out, access);
   };
   const auto act = [&](const Activation::Problem& p) {
     const RowShape shape = activation_shape(p, machine);

@@ -112,7 +112,7 @@ std::string check_variant(const Kernel<Op>& kernel, const typename Op::Problem& 
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 
   const auto outputs = Op::outputs(args);
-  if (std::string wrong = judge_all(outputs, oracle, Op::tolerance(problem)); !wrong.empty()) return wrong;
+  if (std::string wrong = judge_all(outputs, oracle, tolerance_of(kernel, problem)); !wrong.empty()) return wrong;
   if (std::string damage = maker.damage(); !damage.empty()) return damage;
   const Snapshot first(outputs);
   if (variant.zero_pads) {

@@ -65,7 +65,7 @@ ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Pro
 }
 
 RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machine) {
-  if (p.out == DType::i8) return row_shape(p.inter, wide_of(p.x), p.rows, machine);
+  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
   constexpr int kThreads = 256;
   const int64_t vectors = std::max<int64_t>(1, (p.inter + wide_of(p.x) - 1) / wide_of(p.x));
   const int64_t whole = (vectors + machine.warp_size - 1) / machine.warp_size * machine.warp_size;

@@ -1,4 +1,4 @@
-// The cuBLASLt side of gemm: the library, found at run time, and the row gemm.library.cublaslt.
+// The cuBLASLt side of gemm: the library, found at run time, and the rows gemm.library.cublaslt and gemm.library.cublaslt_f8.
 #pragma once
 
 #include "ops/gemm/gemm.h"
@@ -10,5 +10,6 @@ size_t version();
 const std::string& absence();
 
 Kernel<Gemm> row();
+Kernel<Gemm> row_f8();
 
 }  // namespace eitri::cublaslt

@@ -227,6 +227,7 @@ std::span<const Kernel<Gemm>> Gemm::kernels() {
     panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
 #endif
     cublaslt::row(),
+    cublaslt::row_f8(),
     gemm_simt_decode(),
     gemm_simt_tile(),
     panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),

@@ -44,10 +44,13 @@ RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
           .chunks = shape.chunks};
 }
 
-/// As few as the compiler makes do with: blocks on a multiprocessor are bytes in flight. f32 rows keep twice as much.
-int rmsnorm_registers(const RmsNorm::Problem& p, const RowShape& shape) {
+/// As few as the compiler makes do with, for blocks on a multiprocessor are bytes in flight; but where each row has a unit to
+/// itself, as many as it likes. f32 rows keep twice as much.
+int rmsnorm_registers(const RmsNorm::Problem& p, const RowShape& shape, const SimtMachine& machine) {
   const int kept = std::max(shape.chunks, 1) * wide_of(p.x) * std::max(bits(p.x), bits(p.residual)) / 32;
-  return registers_for((kept > 8 || p.out == DType::i8 || (shape.chunks == 1 && p.quant != Quant::none) ? 32 : 24) + kept);
+  const bool alone = p.tokens <= machine.units;
+  const bool many = alone || kept > 8 || p.out == DType::i8 || (shape.chunks == 1 && p.quant != Quant::none);
+  return registers_for((many ? 32 : 24) + kept);
 }
 
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape, int registers, RowAccess access) {
@@ -76,7 +79,8 @@ RowShape shape_of(const RmsNorm::Problem& p, const Config& config, const Device&
 }
 Guess guess(const RmsNorm::Problem& p, const Device& device) {
   const RowShape shape = rmsnorm_shape(p, machine_of(device));
-  return {.config = {.value = {shape.chunks, rmsnorm_registers(p, shape)}}, .us = memory_pass_us(device, RmsNorm::cost(p).bytes)};
+  return {.config = {.value = {shape.chunks, rmsnorm_registers(p, shape, machine_of(device))}},
+          .us = memory_pass_us(device, RmsNorm::cost(p).bytes)};
 }
 std::vector<Source> sources(const RmsNorm::Problem& p, const Config& config, const Device& device) {
   const RowShape shape = shape_of(p, config, device);

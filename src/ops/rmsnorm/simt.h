@@ -12,7 +12,7 @@ RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& proble
 
 RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape);
 /// Registers without tuning.
-int rmsnorm_registers(const RmsNorm::Problem& problem, const RowShape& shape);
+int rmsnorm_registers(const RmsNorm::Problem& problem, const RowShape& shape, const SimtMachine& machine);
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& problem);
 /// The shape without tuning.
