@@ -8,16 +8,16 @@ namespace eitri::EITRI_SIMT {
 
 struct Sum {
   static constexpr float kNeutral = 0.0f;
-  EITRI_INLINE float operator()(float a, float b) const { return a + b; }
+  template <class T> EITRI_INLINE T operator()(T a, T b) const { return a + b; }
 };
 /// Of numbers that are not NaN and not negative: magnitudes.
 struct Largest {
   static constexpr float kNeutral = 0.0f;
-  EITRI_INLINE float operator()(float a, float b) const { return a > b ? a : b; }
+  template <class T> EITRI_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
 };
 
 /// Over aligned groups of kLanes lanes, a power of two up to warp_size.
-template <int kLanes, class Op> EITRI_INLINE float group_reduce(float x, Op op) {
+template <int kLanes, class T, class Op> EITRI_INLINE T group_reduce(T x, Op op) {
   static_assert(kLanes >= 1 && kLanes <= warp_size && (kLanes & (kLanes - 1)) == 0);
   EITRI_UNROLL for (int mask = kLanes / 2; mask > 0; mask /= 2) x = op(x, shuffle_xor(x, mask));
   return x;
@@ -31,28 +31,28 @@ constexpr EITRI_HD int next_power_of_two(int n) {
   return power;
 }
 
-/// Reductions over a block of kThreads, one barrier each. The array has two halves in turn, so that the next reduction may write
+/// Reductions of T over a block of kThreads, one barrier each. The array has two halves in turn, so that the next reduction may write
 /// while late lanes still read: between two uses of a half lies the barrier of the other one.
-template <int kThreads> class BlockReduce {
+template <int kThreads, class T = float> class BlockReduce {
  public:
   static_assert(kThreads % warp_size == 0 && kThreads <= 1024);
   static constexpr int kWarps = kThreads / warp_size;
-  using Partials = Shared<float, 2 * kWarps>;
+  using Partials = Shared<T, 2 * kWarps>;
   explicit EITRI_INLINE BlockReduce(Partials& partials) : partials_(partials) {}
 
-  template <class Op> EITRI_INLINE float operator()(float x, Op op) {
+  template <class Op> EITRI_INLINE T operator()(T x, Op op) {
     x = group_reduce<warp_size>(x, op);
     if constexpr (kWarps == 1) return x;
     if (lane() == 0) partials_[half_ * kWarps + warp()] = x;
     sync();
     constexpr int kGroup = next_power_of_two(kWarps);
     const int mine = lane() % kGroup;
-    const float partial = mine < kWarps ? static_cast<float>(partials_[half_ * kWarps + mine]) : Op::kNeutral;
+    const T partial = mine < kWarps ? static_cast<T>(partials_[half_ * kWarps + mine]) : Op::kNeutral;
     half_ ^= 1;
     return group_reduce<kGroup>(partial, op);
   }
-  EITRI_INLINE float sum(float x) { return (*this)(x, Sum{}); }
-  EITRI_INLINE float max(float x) { return (*this)(x, Largest{}); }
+  EITRI_INLINE T sum(T x) { return (*this)(x, Sum{}); }
+  EITRI_INLINE T max(T x) { return (*this)(x, Largest{}); }
 
  private:
   Partials& partials_;

@@ -65,6 +65,9 @@ EITRI_INLINE uint64_t ballot(bool yes) { return __builtin_amdgcn_ballot_w64(yes)
 EITRI_INLINE bool any(bool yes) { return ballot(yes) != 0; }
 EITRI_INLINE bool all(bool yes) { return ballot(!yes) == 0; }
 
+EITRI_INLINE int count_bits(uint64_t word) { return __builtin_popcountll(word); }
+EITRI_INLINE int lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
+
 template <class T, int kCount> struct Shared {
   T values[kCount];
   EITRI_INLINE T& operator[](int64_t i) { return values[i]; }
@@ -98,6 +101,8 @@ EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), sum, false);
 }
 EITRI_INLINE float root(float x) { return __builtin_sqrtf(x); }
+EITRI_INLINE double root(double x) { return __builtin_sqrt(x); }
+EITRI_INLINE double divide(double a, double b) { return a / b; }
 EITRI_INLINE float round_even(float x) { return __builtin_rintf(x); }
 /// About 2^-21 relative error near 0, growing with |x|; results below 2^-126 may be 0.
 EITRI_INLINE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }

@@ -41,6 +41,9 @@ EITRI_INLINE uint64_t ballot(bool yes) { return __ballot_sync(0xffffffffu, yes);
 EITRI_INLINE bool any(bool yes) { return __any_sync(0xffffffffu, yes) != 0; }
 EITRI_INLINE bool all(bool yes) { return __all_sync(0xffffffffu, yes) != 0; }
 
+EITRI_INLINE int count_bits(uint64_t word) { return __popcll(word); }
+EITRI_INLINE int lowest_bit(uint64_t word) { return __ffsll(static_cast<long long>(word)) - 1; }
+
 template <class T, int kCount> struct Shared {
   T values[kCount];
   EITRI_INLINE T& operator[](int64_t i) { return values[i]; }
@@ -77,6 +80,23 @@ EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   return result;
 }
 EITRI_INLINE float root(float x) { return __fsqrt_rn(x); }
+// The compiler's own division and root of doubles call a function for rare operands, around which registers are spilled.
+EITRI_INLINE double divide(double a, double b) {
+  double r;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+  r = __fma_rn(__fma_rn(-b, r, 1.0), r, r);  // 20 bits become 40, then all
+  r = __fma_rn(__fma_rn(-b, r, 1.0), r, r);
+  const double q = a * r;
+  return __fma_rn(__fma_rn(-b, q, a), r, q);
+}
+EITRI_INLINE double root(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  y = __fma_rn(y * 0.5, __fma_rn(-(x * y), y, 1.0), y);
+  y = __fma_rn(y * 0.5, __fma_rn(-(x * y), y, 1.0), y);
+  const double g = x * y;
+  return x == 0.0 ? x : __fma_rn(__fma_rn(-g, g, x), y * 0.5, g);
+}
 EITRI_INLINE float round_even(float x) { return rintf(x); }
 /// Within 2^-22 relative, and 1 ulp; subnormal arguments and results are 0.
 EITRI_INLINE float fast_exp2(float x) {

@@ -122,6 +122,9 @@ inline uint64_t ballot(bool yes, EITRI_SITE) {
 inline bool any(bool yes, EITRI_SITE) { return ballot(yes, file, line) != 0; }
 inline bool all(bool yes, EITRI_SITE) { return ballot(!yes, file, line) == 0; }
 
+inline int count_bits(uint64_t word) { return __builtin_popcountll(word); }
+inline int lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
+
 /// An array that the lanes of a block share. Elements are read and written whole, by value.
 template <class T, int kCount> class Shared {
  public:
@@ -200,6 +203,8 @@ inline int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   return sum;
 }
 inline float root(float x) { return __builtin_sqrtf(x); }
+inline double root(double x) { return __builtin_sqrt(x); }
+inline double divide(double a, double b) { return a / b; }
 inline float round_even(float x) { return __builtin_rintf(x); }
 inline float fast_exp2(float x) { return __builtin_exp2f(x); }
 inline float fast_reciprocal(float x) { return 1.0f / x; }

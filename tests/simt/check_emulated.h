@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <vector>
 
 #include "harness/check_row.h"
 #include "ops/quantize/simt_shape.h"
@@ -29,14 +30,23 @@ struct EmulatedLaunch {
   std::function<void()> lane;  // empty: the form is not in the tables
 };
 
-/// prepare(args, problem, warp_size, most_blocks) -> EmulatedLaunch. Every case dense and with odd strides, with warps of 32 and of
-/// 64; the schedule changes from run to run.
-template <Operator Op, class Prepare> void check_emulated(Prepare&& prepare) {
+/// Problems that have an extent of 0. Where outputs can have elements then, kernels must write them.
+enum class EmptyProblems : uint8_t { skip, run };
+
+inline std::vector<EmulatedLaunch> as_list(EmulatedLaunch launch) { return {std::move(launch)}; }
+inline std::vector<EmulatedLaunch> as_list(std::vector<EmulatedLaunch> launches) { return launches; }
+
+/// prepare(args, problem, warp_size, most_blocks) -> EmulatedLaunch, or a list of them in order. Every case dense and with odd strides, with warps of 32 and of
+/// 64; the schedule changes from run to run. `most_tokens`: for kernels that take a block a token.
+template <Operator Op, class Prepare>
+void check_emulated(Prepare&& prepare, EmptyProblems empty = EmptyProblems::skip, int64_t most_tokens = INT64_MAX) {
   std::set<std::string> keys;
   int64_t runs = 0;
   for (const auto& [problem, note] : Op::cases().test) {
+    if constexpr (requires { problem.tokens; })
+      if (problem.tokens > most_tokens) continue;
     const std::string key = key_of(problem);
-    if (Op::empty(problem) || !keys.insert(key).second) continue;
+    if ((empty == EmptyProblems::skip && Op::empty(problem)) || !keys.insert(key).second) continue;
     for (const bool strided : {false, true}) {
       SCOPED_TRACE(testing::Message() << Op::name << " " << key << (strided ? " strided" : " dense"));
       Maker maker({.seed = strided ? 2u : 1u, .guards = true, .strided = strided, .poison = true});
@@ -45,17 +55,18 @@ template <Operator Op, class Prepare> void check_emulated(Prepare&& prepare) {
       const Oracle& oracle = harness::oracle_of<Op>(problem, args, strided ? 2 : 1);
       for (const int warp_size : {32, 64}) {
         maker.poison_outputs();
-        const EmulatedLaunch launch = prepare(args, problem, warp_size, 1 + runs % 4);
-        ASSERT_TRUE(launch.lane) << "no such form in the tables of tests/simt";
-        const auto order = static_cast<Order>(runs % 3);
-        const std::string fault = run({.blocks = launch.blocks,
-                                       .threads = launch.threads,
-                                       .warp_size = warp_size,
-                                       .order = order,
-                                       .seed = static_cast<uint64_t>(runs)},
-                                      launch.lane);
+        for (const EmulatedLaunch& launch : as_list(prepare(args, problem, warp_size, 1 + runs % 4))) {
+          ASSERT_TRUE(launch.lane) << "no such form in the tables of tests/simt";
+          const auto order = static_cast<Order>(runs % 3);
+          const std::string fault = run({.blocks = launch.blocks,
+                                         .threads = launch.threads,
+                                         .warp_size = warp_size,
+                                         .order = order,
+                                         .seed = static_cast<uint64_t>(runs)},
+                                        launch.lane);
+          ASSERT_EQ(fault, "") << "warp " << warp_size;
+        }
         ++runs;
-        ASSERT_EQ(fault, "") << "warp " << warp_size;
         ASSERT_EQ(harness::judge_all(Op::outputs(args), oracle, Op::tolerance(problem)), "") << "warp " << warp_size;
         ASSERT_EQ(maker.damage(), "") << "warp " << warp_size;
       }

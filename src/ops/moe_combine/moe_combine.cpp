@@ -5,6 +5,7 @@
 
 #include "backend/cpu/threads.h"
 #include "ops/moe_combine/moe_combine_kernels.h"
+#include "ops/moe_combine/simt.h"
 #include "ops/quantize/row_cost.h"
 #include "ops/quantize/tensor_check.h"
 
@@ -69,28 +70,8 @@ template <const double& kPerNs> Guess guess_rows(const MoeCombine::Problem& p, c
   return {.config = {}, .us = row_pass_us(device, MoeCombine::cost(p).bytes, elements_of(p), kPerNs)};
 }
 
-int64_t stride_bytes(const View& view) { return view.stride[0] * bits(view.dtype) / 8; }
-
 template <Pieces kPieces> void launch_rows(const MoeCombineArgs& args, const MoeCombine::Problem& p, const Config&, Launch& launch) {
-  MoeCombineTask task{.y = static_cast<const std::byte*>(args.y.data),
-                      .y_stride = stride_bytes(args.y),
-                      .y_rows = args.y.shape[0],
-                      .y_dtype = p.y,
-                      .reverse = static_cast<const std::byte*>(args.reverse.data),
-                      .reverse_stride = stride_bytes(args.reverse),
-                      .out = static_cast<std::byte*>(args.out.data),
-                      .out_stride = stride_bytes(args.out),
-                      .out_dtype = p.out,
-                      .hidden = p.hidden,
-                      .top_k = p.top_k};
-  if (p.weights) {
-    task.weights = static_cast<const std::byte*>(args.weights.data);
-    task.weights_stride = stride_bytes(args.weights);
-  }
-  if (p.shared) {
-    task.shared = static_cast<const std::byte*>(args.shared.data);
-    task.shared_stride = stride_bytes(args.shared);
-  }
+  const MoeCombineTask task = moe_combine_task(args, p);
   const int64_t pieces = p.tokens * ((p.hidden + kCombineColumns - 1) / kCombineColumns);
   const double us = row_pass_us_on_one(launch.device, MoeCombine::cost(p).bytes, elements_of(p), kAvx2PerNs);
   parallel(static_cast<int>(std::min<int64_t>(pieces, threads_for(us, launch.threads))), [&](int thread, int threads) {
@@ -128,6 +109,7 @@ std::span<const Kernel<MoeCombine>> MoeCombine::kernels() {
      .guess = guess_rows<kAvx2PerNs>,
      .launch = launch_rows<avx2::combine_pieces>},
 #endif
+    moe_combine_simt_row(),
     {.name = "moe_combine.portable.rows",
      .family = Family::tile_template,
      .target = Target::any_cpu,

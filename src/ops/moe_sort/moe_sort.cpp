@@ -6,6 +6,7 @@
 
 #include "backend/cpu/threads.h"
 #include "ops/moe_sort/portable.h"
+#include "ops/moe_sort/simt.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -150,6 +151,9 @@ constexpr Numerics kNumerics{.accumulator = DType::i32, .repeatable = true, .bat
 
 std::span<const Kernel<MoeSort>> MoeSort::kernels() {
   static const Kernel<MoeSort> kTable[] = {
+      moe_sort_simt_row<MoeSortParts::one_block>(),
+      moe_sort_simt_row<MoeSortParts::blocks>(),
+      moe_sort_simt_row<MoeSortParts::warps>(),
       {.name = "moe_sort.portable.counting",
        .family = Family::tile_template,
        .target = Target::any_cpu,

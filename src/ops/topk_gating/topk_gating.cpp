@@ -6,6 +6,7 @@
 
 #include "backend/cpu/threads.h"
 #include "ops/quantize/tensor_check.h"
+#include "ops/topk_gating/simt.h"
 #include "ops/topk_gating/topk_gating_kernels.h"
 
 namespace eitri {
@@ -108,21 +109,7 @@ size_t workspace_rows(const TopkGating::Problem& p, const Config&, const Device&
 }
 
 template <Gate kGate> void launch_rows(const TopkGatingArgs& args, const TopkGating::Problem& p, const Config&, Launch& launch) {
-  const GatingTask task{.logits = static_cast<const std::byte*>(args.logits.data),
-                        .logits_stride = args.logits.stride[0] * bits(p.logits) / 8,
-                        .dtype = p.logits,
-                        .bias = static_cast<const float*>(args.correction_bias.data),
-                        .weights = static_cast<float*>(args.weights.data),
-                        .weights_stride = args.weights.stride[0],
-                        .ids = static_cast<int32_t*>(args.ids.data),
-                        .ids_stride = args.ids.stride[0],
-                        .experts = p.experts,
-                        .top_k = p.top_k,
-                        .groups = p.groups,
-                        .topk_groups = p.topk_groups,
-                        .score = static_cast<GatingScore>(p.score),
-                        .renormalize = p.renormalize == Renormalize::yes,
-                        .scale = args.scale};
+  const GatingTask task = gating_task(args, p);
   const int64_t bytes = scratch_bytes(p);
   const auto room = static_cast<int64_t>(launch.workspace_bytes) / bytes;  // the route may be older than the thread count
   const int wanted = threads_for(one_thread_us(p, 4), launch.threads);
@@ -161,6 +148,8 @@ std::span<const Kernel<TopkGating>> TopkGating::kernels() {
      .workspace = workspace_rows,
      .launch = launch_rows<avx2::gate_tokens>},
 #endif
+    gating_lanes_simt_row(),
+    gating_block_simt_row(),
     {.name = "topk_gating.portable.rows",
      .family = Family::tile_template,
      .target = Target::any_cpu,
