@@ -133,7 +133,7 @@ typedef struct {
 
 typedef struct {
   size_t size;
-  const eitri_tensor *y, *reverse, *weights, *shared, *out;
+  const eitri_tensor *y, *reverse, *weights, *shared, *out, *num_local_tokens;
 } eitri_moe_combine_args;
 
 typedef struct {

@@ -119,13 +119,14 @@ struct MoeSortArgs {
 };
 
 /// out[t] = sum_slot(weights[t, slot] * y[reverse[t, slot]]) + shared[t], slots in ascending order; a slot whose
-/// reverse is -1 adds nothing.
+/// reverse is -1 adds nothing. Rows of out from num_local_tokens on become 0.
 struct MoeCombineArgs {
-  View y = {};        // f32, bf16, f16 [rows, hidden]
-  View reverse = {};  // i32 [tokens, top_k]
-  View weights = {};  // f32 [tokens, top_k], optional (absent: 1)
-  View shared = {};   // dtype of y [tokens, hidden], optional
-  View out = {};      // f32, bf16, f16 [tokens, hidden]
+  View y = {};                 // f32, bf16, f16 [rows, hidden]
+  View reverse = {};           // i32 [tokens, top_k]
+  View weights = {};           // f32 [tokens, top_k], optional (absent: 1)
+  View shared = {};            // dtype of y [tokens, hidden], optional
+  View out = {};               // f32, bf16, f16 [tokens, hidden]
+  View num_local_tokens = {};  // i32 [1], optional
 };
 
 /// Which stage the routing weight multiplies: the sums of stage 1 before bias and activation (Llama 4), or stage 2.

@@ -252,7 +252,8 @@ int eitri_moe_combine(const eitri_moe_combine_args* args, eitri_stream stream) {
                  .reverse = view(c.reverse, "reverse"),
                  .weights = view(c.weights, "weights"),
                  .shared = view(c.shared, "shared"),
-                 .out = view(c.out, "out")},
+                 .out = view(c.out, "out"),
+                 .num_local_tokens = view(c.num_local_tokens, "num_local_tokens")},
                 stream);
   });
 }

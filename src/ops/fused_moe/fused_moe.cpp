@@ -72,7 +72,8 @@ void check_routing(const FusedMoeArgs& args, int64_t local_experts) {
   if (args.expert_mask.given()) {
     check_tensor(args.expert_mask, kOp, "expert_mask", Access::read, DType::i32, {kAnyExtent});
     experts = args.expert_mask.shape[0];
-    // A mask on a GPU cannot be looked at without waiting for it: sorting counts its experts, and ids beyond w1 add nothing.
+    // A mask on a GPU cannot be looked at without waiting for it. Where it turns on more experts than w1 has, what the others would
+    // have added is undefined; nothing beyond w1 is read.
     const auto* mask = args.expert_mask.device.kind == DeviceKind::cpu ? static_cast<const int32_t*>(args.expert_mask.data) : nullptr;
     int64_t ones = mask == nullptr ? local_experts : 0;
     for (int64_t e = 0; mask != nullptr && e < experts; ++e) ones += mask[e] != 0;

@@ -9,7 +9,6 @@
 #include "ops/fused_moe/recipe.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/view.h"
 #include "dispatch/explain.h"
@@ -132,7 +131,10 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
 }
 
 Support sorted_supports(const FusedMoe::Problem& p, const Device& device) {
-  if (device.is_gpu() && p.local_tokens && p.shared_inter > 0) return Support::no("num_local_tokens beside a shared expert, on a GPU");
+  const auto is_packed = [](WeightFormat format) { return format != WeightFormat::strided; };
+  const bool shared = p.shared_inter > 0 && (is_packed(p.shared_w1_format) || is_packed(p.shared_w2_format));
+  if (device.is_gpu() && (is_packed(p.w1_format) || is_packed(p.w2_format) || shared))
+    return Support::no("weights are packed for CPUs; on a GPU they are plain rows");
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, kTileRows[2]);
   if (padded > INT32_MAX) return Support::no("tokens * top_k + experts * tile_m is ", padded, "; positions are 32-bit");
   return Support::yes();
@@ -165,10 +167,6 @@ size_t sorted_workspace(const FusedMoe::Problem& p, const Config& config, const 
 void sorted_launch(const FusedMoeArgs& args, const FusedMoe::Problem& p, const Config& config, Launch& launch) {
   const RecipeBuffers buffers = recipe_buffers(p, config[0], launch.workspace, launch.device.id);
   recipe_calls(args, p, config[0], buffers, [&]<class Args>(const Args& child) { call<typename OpOf<Args>::type>(child, launch.stream); });
-  if (!p.local_tokens || p.shared_inter == 0) return;
-  // moe_combine adds the shared expert to every row; rows beyond the local tokens are 0.
-  const int64_t local = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
-  for (int64_t t = local; t < p.tokens; ++t) std::memset(row(args.out, t), 0, static_cast<size_t>(bytes_for(p.out, p.hidden)));
 }
 
 void sorted_children(const FusedMoe::Problem& p, const Config& config, ChildSink& sink) {

@@ -108,7 +108,9 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                        .reverse = w.reverse,
                        .weights = p.weight_stage == WeightStage::second ? args.topk_weights : View{},
                        .shared = w.shared_y,
-                       .out = args.out});
+                       .out = args.out,
+                       // moe_sort leaves out their slots; only the shared expert would reach the rows behind.
+                       .num_local_tokens = p.shared_inter > 0 ? args.num_local_tokens : View{}});
 }
 
 /// Arguments of this problem's shapes at addresses that nothing reads: for check() alone. Weights are plain ones,

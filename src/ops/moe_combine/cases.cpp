@@ -1,5 +1,6 @@
 // Problems of moe_combine, and how their tensors are made.
 #include <algorithm>
+#include <cmath>
 
 #include "ops/moe_combine/moe_combine.h"
 
@@ -26,6 +27,9 @@ Cases<MoeCombine::Problem> MoeCombine::cases() {
   add("pieces of a row", {.tokens = 1, .hidden = 7168, .top_k = 8, .weights = true});
   add("a piece and one column", {.tokens = 2, .hidden = 1025, .top_k = 8, .weights = true, .shared = true});
   add("many tokens", {.tokens = 513, .hidden = 320, .top_k = 4, .weights = true});
+  for (int64_t tokens : {1, 5, 64})
+    add("local tokens", {.tokens = tokens, .hidden = 1056, .top_k = 3, .weights = true, .shared = true, .local = true});
+  add("local tokens, no slots", {.tokens = 3, .hidden = 17, .top_k = 0, .shared = true, .local = true});
   add("many slots", {.tokens = 2, .hidden = 33, .top_k = 127, .weights = true});
   for (int64_t tokens : {1, 64, 1024}) {
     out.bench.push_back({{.tokens = tokens, .hidden = 2048, .top_k = 8, .weights = true}, "Qwen3-30B-A3B"});
@@ -48,6 +52,10 @@ MoeCombine::Args MoeCombine::make(const Problem& p, Maker& maker) {
     }
   if (p.weights) args.weights = maker.input("weights", DType::f32, {p.tokens, p.top_k}, Fill::probability);
   if (p.shared) args.shared = maker.input("shared", p.y, {p.tokens, p.hidden}, Fill::normal);
+  if (p.local) {
+    args.num_local_tokens = maker.dense("num_local_tokens", DType::i32, {1}, Fill::zero);
+    store(args.num_local_tokens, {0}, std::ceil(static_cast<double>(p.tokens) * 0.6));
+  }
   args.out = maker.output("out", p.out, {p.tokens, p.hidden});
   return args;
 }

@@ -22,13 +22,18 @@ MoeCombine::Problem MoeCombine::check(const Args& args) {
   check_apart(args.out, "out", args.reverse, "reverse", name);
   check_apart(args.out, "out", args.weights, "weights", name);
   check_apart(args.out, "out", args.shared, "shared", name);
+  if (args.num_local_tokens.given()) {
+    check_tensor(args.num_local_tokens, name, "num_local_tokens", Access::read, DType::i32, {1});
+    check_apart(args.out, "out", args.num_local_tokens, "num_local_tokens", name);
+  }
   return {.tokens = tokens,
           .hidden = hidden,
           .top_k = top_k,
           .y = args.y.dtype,
           .out = args.out.dtype,
           .weights = args.weights.given(),
-          .shared = args.shared.given()};
+          .shared = args.shared.given(),
+          .local = args.num_local_tokens.given()};
 }
 
 MoeCombine::Args MoeCombine::rows_of(const Args& args, int64_t begin, int64_t end) {
@@ -37,6 +42,7 @@ MoeCombine::Args MoeCombine::rows_of(const Args& args, int64_t begin, int64_t en
   part.out = rows(args.out, begin, end);
   if (args.weights.given()) part.weights = rows(args.weights, begin, end);
   if (args.shared.given()) part.shared = rows(args.shared, begin, end);
+  part.num_local_tokens = {};  // it counts the rows of the whole
   return part;
 }
 
@@ -71,7 +77,8 @@ template <const double& kPerNs> Guess guess_rows(const MoeCombine::Problem& p, c
 }
 
 template <Pieces kPieces> void launch_rows(const MoeCombineArgs& args, const MoeCombine::Problem& p, const Config&, Launch& launch) {
-  const MoeCombineTask task = moe_combine_task(args, p);
+  MoeCombineTask task = moe_combine_task(args, p);
+  if (p.local) task.local = *task.num_local;
   const int64_t pieces = p.tokens * ((p.hidden + kCombineColumns - 1) / kCombineColumns);
   const double us = row_pass_us_on_one(launch.device, MoeCombine::cost(p).bytes, elements_of(p), kAvx2PerNs);
   parallel(static_cast<int>(std::min<int64_t>(pieces, threads_for(us, launch.threads))), [&](int thread, int threads) {

@@ -16,7 +16,7 @@ struct MoeCombine {
   struct Problem {
     int64_t tokens = 1, hidden = 0, top_k = 8;
     DType y = DType::bf16, out = DType::bf16;
-    bool weights = false, shared = false;
+    bool weights = false, shared = false, local = false;  // local: with num_local_tokens
     void fields(auto&& f) const {
       f("tokens", tokens, Match::bucketed);
       f("hidden", hidden);
@@ -25,6 +25,7 @@ struct MoeCombine {
       f("out", out);
       f("weights", weights);
       f("shared", shared);
+      f("local", local);
     }
     bool operator==(const Problem&) const = default;
   };
@@ -39,6 +40,7 @@ struct MoeCombine {
     f("weights", args.weights);
     f("shared", args.shared);
     f("out", args.out);
+    f("num_local_tokens", args.num_local_tokens);
   }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);
@@ -46,7 +48,7 @@ struct MoeCombine {
   static Cases<Problem> cases();
   static Args make(const Problem& problem, Maker& maker);
   /// The call for rows [begin, end) alone, on the same memory: a row's bits do not depend on the others.
-  static int64_t row_count(const Args& args) { return args.out.shape[0]; }
+  static int64_t row_count(const Args& args) { return args.num_local_tokens.given() ? 1 : args.out.shape[0]; }
   static Args rows_of(const Args& args, int64_t begin, int64_t end);
   static std::span<const Kernel<MoeCombine>> kernels();
 };

@@ -51,6 +51,12 @@ template <DType kIn, DType kOut> void combine_typed(const MoeCombineTask& task, 
   for (int64_t piece = begin; piece < end; ++piece) {
     const int64_t token = piece / pieces;
     int64_t column = piece % pieces * kCombineColumns;
+    if (token >= task.local) {
+      const int64_t n = task.hidden - column < kCombineColumns ? task.hidden - column : kCombineColumns;
+      constexpr int64_t kBytes = kOut == DType::f32 ? 4 : 2;
+      __builtin_memset(task.out + token * task.out_stride + column * kBytes, 0, static_cast<size_t>(n * kBytes));
+      continue;
+    }
     const int64_t stop = column + kCombineColumns < task.hidden ? column + kCombineColumns : task.hidden;
     for (; column + kVectors * kLanes <= stop; column += kVectors * kLanes) combine_block<kIn, kOut, kVectors>(task, token, column);
     for (; column + kLanes <= stop; column += kLanes) combine_block<kIn, kOut, 1>(task, token, column);

@@ -28,6 +28,7 @@ MoeCombineTask moe_combine_task(const MoeCombineArgs& args, const MoeCombine::Pr
     task.weights = static_cast<const std::byte*>(args.weights.data);
     task.weights_stride = stride_bytes(args.weights);
   }
+  if (p.local) task.num_local = static_cast<const int32_t*>(args.num_local_tokens.data);
   if (p.shared) {
     task.shared = static_cast<const std::byte*>(args.shared.data);
     task.shared_stride = stride_bytes(args.shared);

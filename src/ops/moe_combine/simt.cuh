@@ -35,7 +35,8 @@ template <MoeCombineForm kForm> EITRI_INLINE void moe_combine_chunks(const MoeCo
         t.weights == nullptr ? nullptr
                              : reinterpret_cast<const float*>(byte_at(static_cast<const void*>(t.weights), token * t.weights_stride));
     float sum[kWide] = {}, v[kWide];
-    EITRI_ROLL for (int64_t slot = 0; slot < t.top_k; slot += kSlots) {
+    const bool local = t.num_local == nullptr || token < t.num_local[0];
+    EITRI_ROLL for (int64_t slot = local ? 0 : t.top_k; slot < t.top_k; slot += kSlots) {
       Raw<kForm.y, kWide> rows[kSlots];
       float weight[kSlots];
       bool known[kSlots];
@@ -53,7 +54,7 @@ template <MoeCombineForm kForm> EITRI_INLINE void moe_combine_chunks(const MoeCo
         EITRI_UNROLL for (int e = 0; e < kWide; ++e) sum[e] += weight[i] * v[e];
       }
     }
-    if (t.shared != nullptr) {
+    if (t.shared != nullptr && local) {
       unpack(load_mixed<kForm.y, kWide>(byte_at(static_cast<const void*>(t.shared), token * t.shared_stride), column, t.hidden, vectors),
              v);
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) sum[e] += v[e];
