@@ -76,9 +76,10 @@ template <DType kType, int kPer> EITRI_INLINE void load_run(const void* row, int
       EITRI_UNROLL for (int k = 0; k < kWide; ++k) x[i + k] = v[k];
     }
   } else {
+    const int left = first < n ? static_cast<int>(n - first < kPer ? n - first : kPer) : 0;
     EITRI_UNROLL for (int i = 0; i < kPer; ++i) {
       x[i] = 0.0f;
-      if (first + i >= n) continue;
+      if (i >= forgotten(left)) continue;
       if constexpr (kType == DType::f32) x[i] = static_cast<const float*>(row)[first + i];
       else if constexpr (kType == DType::bf16) x[i] = from_bf16(static_cast<const uint16_t*>(row)[first + i]);
       else x[i] = from_f16(static_cast<const uint16_t*>(row)[first + i]);
