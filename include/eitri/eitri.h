@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 typedef struct {
-  int32_t type; /* DLDeviceType: 1 = CPU, 2 = CUDA */
+  int32_t type; /* DLDeviceType: 1 = CPU, 2 = CUDA, 10 = ROCm (no backend runs it yet) */
   int32_t id;
 } eitri_device;
 

@@ -63,7 +63,7 @@ struct Convert {
       case 1: break;
       case 2: v.device = {DeviceKind::cuda, t->device.id}; break;
       case 10: v.device = {DeviceKind::hip, t->device.id}; break;
-      default: require(false, op, ": ", arg, " is on DLPack device type ", t->device.type, "; expected 1 (CPU), 2 (CUDA) or 10 (ROCm)");
+      default: require(false, op, ": ", arg, " is on DLPack device type ", t->device.type, "; expected 1, 2 or 10 (see eitri_device)");
     }
     require(t->ndim >= 0 && t->ndim <= kMaxRank, op, ": ", arg, " has ", t->ndim, " dimensions; expected at most ", kMaxRank);
     require(t->ndim == 0 || t->shape != nullptr, op, ": ", arg, " has no shape");

@@ -85,22 +85,22 @@ jit::CompileRequest compile_request(const Source& source, std::string_view label
           .target = &jit::target_named(device.arch())};
 }
 
-const cuda::Function& load_source(const Source& source, std::string_view label, const Device& device, Stream stream) {
+const gpu::Function& load_source(const Source& source, std::string_view label, const Device& device, Stream stream) {
   if (device.id.kind != DeviceKind::cuda) fail(Code::unsupported, str(label, ": no backend loads kernels on ", device.arch()));
   // What this process has loaded, by text: the cache's own key needs the closure of includes, which takes longer.
   static std::mutex mutex;
-  static std::map<std::string, const cuda::Function*, std::less<>> loaded;
+  static std::map<std::string, const gpu::Function*, std::less<>> loaded;
   std::string name = str(device.id.index, "|", source.file, "|", source.entry);
   for (const std::string& define : source.defines) name += str("|", define);
   {
     const std::lock_guard lock(mutex);
     if (const auto known = loaded.find(name); known != loaded.end()) return *known->second;
   }
-  if (cuda::is_capturing(stream))
+  if (gpu::is_capturing(stream))
     fail(Code::unsupported,
          str(label, ": its kernel is not loaded yet, and the stream captures a graph; call it once before (or make a Plan)"));
   const auto binary = jit::default_cache().get(compile_request(source, label, device));
-  const cuda::Function& function = cuda::load(binary->bytes, binary->key, source.entry, device);
+  const gpu::Function& function = gpu::load(binary->bytes, binary->key, source.entry, device);
   const std::lock_guard lock(mutex);
   loaded.emplace(std::move(name), &function);
   return function;

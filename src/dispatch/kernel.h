@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/cuda.h"
+#include "backend/gpu.h"
 #include "dispatch/problem.h"
 #include "jit/compiler.h"
 
@@ -82,7 +82,7 @@ struct Source {
   bool on_demand = false;                 // for calls that are rare (unaligned rows): loaded when the first one comes
 };
 inline constexpr size_t kMaxFunctions = 8;
-using Functions = std::array<const cuda::Function*, kMaxFunctions>;
+using Functions = std::array<const gpu::Function*, kMaxFunctions>;
 
 /// Where a launch runs. Workspace is at least as large as the row's workspace() asked for, on the device, 64-byte aligned (256 on
 /// a GPU), and dirty. `functions` are the row's sources(), loaded.
@@ -92,16 +92,16 @@ struct Launch {
   std::byte* workspace = nullptr;
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
-  const cuda::Function* const* functions = nullptr;  // null where it is loaded on demand
-  const cuda::Function& (*load)(const Launch&, size_t index) = nullptr;
+  const gpu::Function* const* functions = nullptr;  // null where it is loaded on demand
+  const gpu::Function& (*load)(const Launch&, size_t index) = nullptr;
   const void* call = nullptr;  // for load
 };
 
 /// Starts functions[index] with `argument`, a plain struct, by value. 0 blocks: nothing.
-template <class Argument> void launch_kernel(const Launch& launch, size_t index, const cuda::Geometry& geometry, const Argument& argument) {
+template <class Argument> void launch_kernel(const Launch& launch, size_t index, const gpu::Geometry& geometry, const Argument& argument) {
   static_assert(std::is_trivially_copyable_v<Argument> && sizeof(Argument) <= 4000);
-  const cuda::Function* const known = launch.functions[index];
-  cuda::launch(known != nullptr ? *known : launch.load(launch, index), geometry, launch.stream, &argument);
+  const gpu::Function* const known = launch.functions[index];
+  gpu::launch(known != nullptr ? *known : launch.load(launch, index), geometry, launch.stream, &argument);
 }
 
 class ChildSink;  // collects the child problems of a recipe, see explain.h
@@ -129,7 +129,7 @@ Support target_runs_on(Target target, const Device& device);
 jit::CompileRequest compile_request(const Source& source, std::string_view label, const Device& device);
 /// A source's function on the device: from memory, disk or the compiler. `label` is the kernel's name. Throws Error: while the
 /// stream captures a graph, what is not loaded already is refused.
-const cuda::Function& load_source(const Source& source, std::string_view label, const Device& device, Stream stream);
+const gpu::Function& load_source(const Source& source, std::string_view label, const Device& device, Stream stream);
 /// All that are not on demand.
 Functions load_sources(const std::vector<Source>& sources, std::string_view label, const Device& device, Stream stream);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cuda/cuda.h"
+#include "backend/gpu.h"
 #include "base/error.h"
 
 namespace eitri {
@@ -39,16 +39,16 @@ Mirror Mirror::of_host(const std::vector<View>& views) {
 }
 
 Mirror Mirror::of_device(const std::vector<View>& views, const Device& device, Stream stream) {
-  const cuda::ContextScope scope(device);
-  require(!cuda::is_capturing(stream), "EITRI_CHECK: the stream captures a graph; expected none (a check waits for the stream)");
+  const gpu::ContextScope scope(device);
+  require(!gpu::is_capturing(stream), "EITRI_CHECK: the stream captures a graph; expected none (a check waits for the stream)");
   Mirror out;
   for (const Range& r : merged(views)) {
     Part part{.original = r.data, .bytes = r.bytes, .copy = nullptr, .host = Buffer(r.bytes), .device = {}};
     part.copy = part.host.data();
-    cuda::copy_to_host(part.copy, r.data, r.bytes, stream);
+    gpu::copy_to_host(part.copy, r.data, r.bytes, stream);
     out.parts_.push_back(std::move(part));
   }
-  cuda::synchronize(stream);
+  gpu::synchronize(stream);
   return out;
 }
 
@@ -56,7 +56,7 @@ Mirror Mirror::on_device(const std::vector<Range>& ranges, const Device& device)
   Mirror out;
   out.copies_are_on_ = device.id;
   for (const Range& r : ranges) {
-    Part part{.original = r.data, .bytes = r.bytes, .copy = nullptr, .host = {}, .device = cuda::Buffer(device, r.bytes)};
+    Part part{.original = r.data, .bytes = r.bytes, .copy = nullptr, .host = {}, .device = gpu::Buffer(device, r.bytes)};
     part.copy = part.device.data();
     out.parts_.push_back(std::move(part));
   }
@@ -68,11 +68,11 @@ void Mirror::restore() const {
   for (const Part& part : parts_) std::memcpy(part.original, part.copy, part.bytes);
 }
 void Mirror::upload(Stream stream) const {
-  for (const Part& part : parts_) cuda::copy_to_device(part.copy, part.original, part.bytes, stream);
+  for (const Part& part : parts_) gpu::copy_to_device(part.copy, part.original, part.bytes, stream);
 }
 void Mirror::download(Stream stream) const {
-  for (const Part& part : parts_) cuda::copy_to_host(part.original, part.copy, part.bytes, stream);
-  cuda::synchronize(stream);
+  for (const Part& part : parts_) gpu::copy_to_host(part.original, part.copy, part.bytes, stream);
+  gpu::synchronize(stream);
 }
 
 View Mirror::copy_of(const View& view) const {

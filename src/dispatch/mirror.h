@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/memory.h"
-#include "backend/cuda/memory.h"
+#include "backend/gpu.h"
 #include "base/view.h"
 
 namespace eitri {
@@ -36,7 +36,7 @@ class Mirror {
     size_t bytes = 0;
     std::byte* copy = nullptr;
     Buffer host;  // one of the two owns the copy
-    cuda::Buffer device;
+    gpu::Buffer device;
   };
   static std::vector<Range> merged(const std::vector<View>& views);
   std::vector<Part> parts_;  // by address

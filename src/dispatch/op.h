@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/memory.h"
-#include "backend/cuda/memory.h"
+#include "backend/gpu.h"
 #include "dispatch/kernel.h"
 #include "dispatch/maker.h"
 #include "dispatch/oracle.h"
@@ -93,8 +93,8 @@ void launch_on_cpu(const Route<Op>& route, const typename Op::Args& args, const 
 template <Operator Op>
 void launch_on_gpu(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream stream) {
   try {
-    const cuda::ContextScope context(*route.device);
-    const cuda::WorkspaceScope workspace(*route.device, stream, route.workspace);
+    const gpu::ContextScope context(*route.device);
+    const gpu::WorkspaceScope workspace(*route.device, stream, route.workspace);
     struct Call {
       const Route<Op>& route;
       const typename Op::Problem& problem;
@@ -105,7 +105,7 @@ void launch_on_gpu(const Route<Op>& route, const typename Op::Args& args, const 
                   .workspace_bytes = route.workspace,
                   .stream = stream,
                   .functions = route.functions.data(),
-                  .load = [](const Launch& l, size_t index) -> const cuda::Function& {
+                  .load = [](const Launch& l, size_t index) -> const gpu::Function& {
                     const Call& c = *static_cast<const Call*>(l.call);
                     const auto sources = c.route.kernel->sources(c.problem, c.route.config, l.device);
                     return load_source(sources.at(index), c.route.kernel->name, l.device, l.stream);

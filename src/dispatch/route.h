@@ -147,7 +147,7 @@ template <class Op> Route<Op> choose_and_load(const typename Op::Problem& proble
       return chosen;
     } catch (const Error& error) {
       // A device that fails says nothing about the kernel, and a capture ends before the next row could be tried.
-      if (chosen.origin == Origin::forced || error.code() == Code::device_error || cuda::is_capturing(stream)) throw;
+      if (chosen.origin == Origin::forced || error.code() == Code::device_error || gpu::is_capturing(stream)) throw;
       bool others = false;
       for (auto& c : all) {
         if (c.kernel == chosen.kernel) c.support = Support::no("it cannot be loaded: ", error.what());

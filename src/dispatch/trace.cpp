@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/cuda.h"
+#include "backend/gpu.h"
 
 namespace eitri {
 
@@ -26,8 +26,8 @@ void Trace::end(size_t index, Step step) {
 
 void Trace::wait(const Device& device, Stream stream) {
   if (!device.is_gpu()) return;
-  const cuda::ContextScope scope(device);
-  if (!cuda::is_capturing(stream)) cuda::synchronize(stream);
+  const gpu::ContextScope scope(device);
+  if (!gpu::is_capturing(stream)) gpu::synchronize(stream);
 }
 
 void Trace::drop(size_t index) {

@@ -1,7 +1,8 @@
-// EITRI_CHECK: a call is compared with the reference. Tensors of a GPU are compared on host copies. Included by op.h.
+// EITRI_CHECK: a call is compared with the reference. Tensors of a GPU are compared on host copies. op.h includes it at its end.
 #pragma once
 
 #include "dispatch/mirror.h"
+#include "dispatch/op.h"
 
 namespace eitri::detail {
 

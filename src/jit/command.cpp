@@ -166,6 +166,16 @@ std::vector<std::string> library_folders(const std::vector<std::string>& prefixe
   return out;
 }
 
+std::vector<std::string> cuda_library_folders() {
+  std::vector<std::string> prefixes;
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+    const char* const value = ::secure_getenv(name);
+    if (value != nullptr && value[0] == '/') prefixes.emplace_back(value);
+  }
+  prefixes.insert(prefixes.end(), {"/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"});
+  return library_folders(prefixes);
+}
+
 std::string find_library(const std::vector<std::string>& folders, std::string_view stem) {
   for (const std::string& folder : folders) {
     for (const std::string& file : glob_newest_first(str(folder, "/", stem, ".*"))) {

@@ -31,6 +31,8 @@ bool is_program(const std::string& path);
 /// Folders that may hold a vendor's libraries: LD_LIBRARY_PATH, the given install prefixes, system folders, and the
 /// `nvidia/*/lib` folders of Python packages beside us or in the environment's interpreter. In order of preference.
 std::vector<std::string> library_folders(const std::vector<std::string>& prefixes);
+/// library_folders() of the CUDA toolkit: CUDA_HOME, CUDA_PATH, /usr/local/cuda*.
+std::vector<std::string> cuda_library_folders();
 /// The file `stem` + ".N[.N…]" of the highest version in the first folder that has one, or plain `stem`; else empty.
 std::string find_library(const std::vector<std::string>& folders, std::string_view stem);
 /// Paths that match a pattern with '*', the highest version first.

@@ -2,8 +2,6 @@
 // the first compile.
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "base/str.h"
 #include "jit/command.h"
 #include "jit/rtc.h"
@@ -19,13 +17,7 @@ std::string folder_of(const std::string& path) { return path.substr(0, path.rfin
 FoundCompiler find_nvrtc(const std::string& path) {
   std::string library = path;
   if (library.empty()) {
-    std::vector<std::string> prefixes;
-    for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-      const char* const value = ::secure_getenv(name);
-      if (value != nullptr && value[0] == '/') prefixes.emplace_back(value);
-    }
-    prefixes.insert(prefixes.end(), {"/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"});
-    library = find_library(library_folders(prefixes), "libnvrtc.so");
+    library = find_library(cuda_library_folders(), "libnvrtc.so");
   }
   if (library.empty()) {
     return {nullptr,

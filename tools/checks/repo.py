@@ -49,9 +49,9 @@ def strip_comments(source):
 
 
 def is_kernel_file(path):
-    """Compiled for one machine or ISA: by name, as CMake decides it too."""
+    """For one machine, ISA or vendor's library: by name, as CMake decides it too."""
     name = os.path.basename(path)
-    return bool(re.match(r"(x86|sm\d+a?|cdna)_", name) or re.search(r"_(avx2|avx512|amx)", name))
+    return bool(re.match(r"(x86|sm\d+a?|cdna)_|cublaslt", name) or re.search(r"_(avx2|avx512|amx)", name))
 
 
 def self_test(module):

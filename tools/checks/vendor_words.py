@@ -11,7 +11,7 @@ WORDS = re.compile(r"(?<![A-Za-z])(?:"
                    r"|wgmma|mfma|MFMA|mbarrier|cublas|cuBLAS|cudnn|cuDNN|hipblas|nvrtc|NVRTC|nvcc|hiprtc|hipcc"
                    r"|cutlass|__shfl|__syncthreads|__launch_bounds__|threadIdx|blockIdx|blockDim|gridDim|warpSize)\w*")
 # The kinds of device are part of the public vocabulary: the enumerators and their names as text.
-VOCABULARY = re.compile(r'DeviceKind::(?:cuda|hip)\b|Backend::(?:cuda|hip)\b|"(?:cuda|hip)"|enum class DeviceKind[^}]*}')
+VOCABULARY = re.compile(r'DeviceKind::(?:cuda|hip)\b|\bcuda:(?=[N\d"])|Backend::(?:cuda|hip)\b|"(?:cuda|hip)"|enum class DeviceKind[^}]*}')
 # DLPack names its devices so.
 DLPACK = re.compile(r"kDL(?:CUDA|ROCM)\w*")
 

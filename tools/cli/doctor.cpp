@@ -7,14 +7,15 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cuda/cuda.h"
 #include "backend/cpu/threads.h"
+#include "backend/gpu.h"
 #include "base/settings.h"
 #include "cli/command.h"
 #include "dispatch/database.h"
 #include "eitri/eitri.hpp"
-#include "ops/gemm/library.h"
 #include "jit/compiler.h"
+#include "ops/gemm/gpu_library.h"
+#include "ops/gemm/library.h"
 #include "ops/ops.h"
 
 namespace eitri::cli {
@@ -67,13 +68,13 @@ std::string library_version() {
   return version == 0 ? "not built in" : fmt::format("{}.{}", version / 100, version % 100);
 }
 
-nlohmann::ordered_json cuda_json() {
+nlohmann::ordered_json gpu_json() {
   auto devices = nlohmann::ordered_json::array();
-  for (int i = 0; i < cuda::device_count(); ++i) {
-    const Device& gpu = cuda::device(i);
+  for (int i = 0; i < gpu::device_count(); ++i) {
+    const Device& gpu = gpu::device(i);
     devices.push_back({{"name", gpu.name}, {"arch", gpu.arch()}, {"units", gpu.units}});
   }
-  return {{"devices", devices}, {"driver", cuda::driver() == nullptr ? 0 : cuda::driver()->version}, {"reason", cuda::absence()}};
+  return {{"devices", devices}, {"driver", gpu::driver_version()}, {"reason", gpu::absence()}};
 }
 
 nlohmann::ordered_json compilers_json() {
@@ -126,7 +127,8 @@ int run(const DoctorOptions& options) {
                                           {"l2_gb_s", giga(p.l2_bytes)}}},
                                         {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
                                         {"onednn", library_version()},
-                                        {"cuda", cuda_json()},
+                                        {"cuda", gpu_json()},
+                                        {"gpu_library", gpu_library_state()},
                                         {"compilers", compilers_json()},
                                         {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
                                         {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
@@ -152,12 +154,14 @@ int run(const DoctorOptions& options) {
   table.add({"  memory, L2", fmt::format("{:.1f} GB/s, {:.0f} GB/s", giga(p.read_bytes), giga(p.l2_bytes))});
   table.add({"cache folder", fmt::format("{} ({})", s.cache_dir.empty() ? "-" : s.cache_dir, cache_state(s.cache_dir))});
   table.add({"oneDNN", library_version()});
-  if (cuda::device_count() == 0) table.add({"NVIDIA GPUs", cuda::absence().empty() ? "none" : "none: " + cuda::absence()});
-  for (int i = 0; i < cuda::device_count(); ++i) {
-    const Device& gpu = cuda::device(i);
+  if (gpu::device_count() == 0) table.add({"GPUs", gpu::absence().empty() ? "none" : "none: " + gpu::absence()});
+  for (int i = 0; i < gpu::device_count(); ++i) {
+    const Device& gpu = gpu::device(i);
     table.add({str(gpu.id), fmt::format("{} ({}), {} multiprocessors", gpu.name, gpu.arch(), gpu.units)});
   }
-  for (const jit::CompilerState& c : jit::compiler_states()) table.add({"compiler " + c.name, c.reason.empty() ? c.path : "no: " + c.reason});
+  table.add({"GPU library", gpu_library_state()});
+  for (const jit::CompilerState& c : jit::compiler_states())
+    table.add({"compiler " + c.name, c.reason.empty() ? c.path : "no: " + c.reason});
   std::string paths;
   for (const std::string& path : s.tuned) paths += (paths.empty() ? "" : ":") + path;
   table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.unreadable)});

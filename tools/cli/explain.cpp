@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cuda/cuda.h"
+#include "backend/gpu.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "ops/ops.h"
@@ -29,7 +29,7 @@ const Device& device_of(const ExplainOptions& options) {
   const auto [end, error] = std::from_chars(begin, text.data() + text.size(), index);
   const bool whole = error == std::errc{} && end == text.data() + text.size();
   require(text.starts_with("cuda:") && whole, "--device is '", text, "'; expected cpu or cuda:N");
-  return cuda::device(index);
+  return gpu::device(index);
 }
 
 /// The columns of the table: targets that any kernel names, in the order of the enum.

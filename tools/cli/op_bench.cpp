@@ -1,4 +1,4 @@
-// `eitri bench OP`: an operator's kernels on a GPU, timed in CUDA graphs over a ring of cold buffers.
+// `eitri bench OP`: an operator's kernels on a GPU, timed in graphs over a ring of cold buffers.
 //
 // A time is the median of nine replays of a graph that holds calls of about 3 ms in all; every call takes the next of several sets
 // of tensors, 256 MiB or more together (at most 48 sets), so that inputs come from memory and not from the cache.
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend/cuda/graph.h"
+#include "backend/gpu.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "dispatch/mirror.h"
@@ -57,8 +57,8 @@ std::vector<Config> every_config(Knobs knobs) {
 }
 
 template <Operator Op> std::vector<Timing> time_problem(const typename Op::Problem& problem, const Device& device, const Options& options) {
-  const cuda::ContextScope context(device);
-  const cuda::OwnedStream stream(device);
+  const gpu::ContextScope context(device);
+  const gpu::OwnedStream stream(device);
   Maker maker({.seed = 1});
   const auto args = Op::make(problem, maker);
   size_t bytes = 0;
@@ -73,7 +73,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
     calls.push_back(args);
     Op::tensors(calls.back(), [&](const char*, View& view) { view = ring.back().copy_of(view); });
   }
-  cuda::synchronize(stream);
+  gpu::synchronize(stream);
 
   std::vector<Timing> out;
   for (const auto& candidate : candidates<Op>(problem, device)) {
@@ -89,7 +89,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
       const auto run = [&](int64_t n) {
         for (int64_t i = 0; i < n; ++i) detail::launch<Op>(chosen, calls[static_cast<size_t>(i) % sets], problem, stream);
       };
-      cuda::Event start(device), stop(device);
+      gpu::Event start(device), stop(device);
       const auto time = [&](auto&& body, int64_t n) {
         start.record(stream);
         body();
@@ -100,7 +100,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
       run(static_cast<int64_t>(sets));
       const double first = time([&] { run(8); }, 8);
       const int64_t count = std::clamp<int64_t>(static_cast<int64_t>(kGraphUs / std::max(first, 1.0)), 8, 2000);
-      cuda::Graph graph(device, stream, [&] { run(count); });
+      gpu::Graph graph(device, stream, [&] { run(count); });
       graph.launch(stream);
       Timing timing{.problem = key_of(problem),
                     .kernel = chosen.kernel->name,
@@ -118,7 +118,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
 }
 
 int run(const Options& options) {
-  const Device& device = cuda::device(options.device);
+  const Device& device = gpu::device(options.device);
   std::vector<Timing> all;
   bool known = false;
   for_each_op([&]<Operator Op>() {
@@ -174,7 +174,7 @@ void add_bench(CLI::App& app, Action& action) {
   bench->add_option("op", options->op, "The operator")->required();
   bench->add_option("--problem", options->problems, "\"tokens=4096,hidden=7168\"; may be repeated (default: the operator's own cases)")
       ->allow_extra_args(false);
-  bench->add_option("--device", options->device, "Which NVIDIA GPU (default 0)")->check(CLI::Range(0, 1023));
+  bench->add_option("--device", options->device, "Which GPU (default 0)")->check(CLI::Range(0, 1023));
   bench->add_flag("--all-kernels", options->all_kernels, "Every kernel that takes the problem, not the chosen one alone");
   bench->add_flag("--all-configs", options->all_configs, "Every value of the kernel's knobs");
   bench->add_flag("--json", options->json, "For machines: every replay's time");

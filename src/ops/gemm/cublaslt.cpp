@@ -4,7 +4,7 @@
 // its own model.
 //
 // c = a b^T by rows is c^T = b a^T by columns, which is how the library counts: its A is our b, transposed.
-#include "ops/gemm/cublaslt.h"
+#include "ops/gemm/gpu_library.h"
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +18,8 @@
 #include "ops/gemm/cublaslt_library.h"
 #include "ops/gemm/simt.h"
 
-namespace eitri::cublaslt {
+namespace eitri {
+namespace cublaslt {
 
 namespace {
 
@@ -292,9 +293,6 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
 
 }  // namespace
 
-size_t version() { return library() == nullptr ? 0 : library()->get_version(); }
-const std::string& absence() { return library_absence(); }
-
 namespace {
 
 Kernel<Gemm> made(const char* name, double sum_error, Support (*takes)(const Gemm::Problem&, const Device&)) {
@@ -311,21 +309,28 @@ Kernel<Gemm> made(const char* name, double sum_error, Support (*takes)(const Gem
 }
 
 }  // namespace
+}  // namespace cublaslt
 
-Kernel<Gemm> row() {
-  return made("gemm.library.cublaslt", 1, [](const Gemm::Problem& p, const Device& device) {
+Kernel<Gemm> gpu_library_row() {
+  return cublaslt::made("gemm.library.cublaslt", 1, [](const Gemm::Problem& p, const Device& device) {
     if (p.a == DType::f8e4m3) return Support::no("a is f8e4m3; gemm.library.cublaslt_f8 takes it");
-    return supports(p, device);
+    return cublaslt::supports(p, device);
   });
 }
 
 // The tensor cores of sm_90 align the 8-bit products of a step to the largest one and keep about 14 bits of each, so that sums are off
 // by more than fp32 additions are: by up to 7 times the bound for those, at k = 64 to 80, in the tests on an H200.
-Kernel<Gemm> row_f8() {
-  return made("gemm.library.cublaslt_f8", 16, [](const Gemm::Problem& p, const Device& device) {
+Kernel<Gemm> gpu_library_row_f8() {
+  return cublaslt::made("gemm.library.cublaslt_f8", 16, [](const Gemm::Problem& p, const Device& device) {
     if (p.a != DType::f8e4m3) return Support::no("a is ", p.a, "; gemm.library.cublaslt takes it");
-    return supports(p, device);
+    return cublaslt::supports(p, device);
   });
 }
 
-}  // namespace eitri::cublaslt
+std::string gpu_library_state() {
+  if (cublaslt::library() == nullptr) return "no: " + cublaslt::library_absence();
+  const size_t version = cublaslt::library()->get_version();
+  return str("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace eitri

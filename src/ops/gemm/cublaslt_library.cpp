@@ -2,9 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <vector>
-
 #include "base/str.h"
 #include "jit/command.h"
 
@@ -23,13 +20,7 @@ void* open_library() {
   for (const int mode : {RTLD_NOLOAD, 0})
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
       if (void* const found = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | mode); found != nullptr) return found;
-  std::vector<std::string> prefixes;
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    const char* const value = ::secure_getenv(name);
-    if (value != nullptr && value[0] == '/') prefixes.emplace_back(value);
-  }
-  prefixes.insert(prefixes.end(), {"/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"});
-  const std::string path = jit::find_library(jit::library_folders(prefixes), "libcublasLt.so");
+  const std::string path = jit::find_library(jit::cuda_library_folders(), "libcublasLt.so");
   return path.empty() ? nullptr : ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 

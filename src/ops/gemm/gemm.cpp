@@ -5,7 +5,7 @@
 
 #include "base/view.h"
 #include "ops/activation/activation.h"
-#include "ops/gemm/cublaslt.h"
+#include "ops/gemm/gpu_library.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/panel_rows.h"
 #include "ops/gemm/simt.h"
@@ -226,8 +226,8 @@ std::span<const Kernel<Gemm>> Gemm::kernels() {
 #if EITRI_X86
     panel_row<Target::x86_avx2>("gemm.x86_avx2.panel", Family::assembly),
 #endif
-    cublaslt::row(),
-    cublaslt::row_f8(),
+    gpu_library_row(),
+    gpu_library_row_f8(),
     gemm_simt_decode(),
     gemm_simt_tile(),
     panel_row<Target::any_cpu>("gemm.portable.panel", Family::tile_template),
