@@ -31,13 +31,6 @@ template <int kKept, class Body> EITRI_INLINE void for_each_chunk(int64_t chunks
   }
 }
 
-/// Asks for the cache lines of chunk c = 0 of a row of kBytes-wide chunks: each line by one thread.
-template <int kBytes> EITRI_INLINE void prefetch_first_chunk(const unsigned char* row, int64_t row_bytes) {
-  constexpr int kThreadsPerLine = kBytes >= 128 ? 1 : 128 / kBytes;
-  const int64_t at = int64_t{thread()} * kBytes;
-  if (thread() % kThreadsPerLine == 0 && at < row_bytes) prefetch(row + at);
-}
-
 EITRI_INLINE const unsigned char* byte_at(const void* p, int64_t offset) { return static_cast<const unsigned char*>(p) + offset; }
 EITRI_INLINE unsigned char* byte_at(void* p, int64_t offset) { return static_cast<unsigned char*>(p) + offset; }
 
@@ -48,6 +41,14 @@ enum class Rows : uint8_t { elements, vectors };
 template <Rows kRows> struct ColumnOf { using type = int64_t; };
 template <> struct ColumnOf<Rows::vectors> { using type = int32_t; };
 template <Rows kRows> using Column = typename ColumnOf<kRows>::type;
+
+/// Asks for the cache lines of a row. Before wait_for_dependencies(), by the blocks that are there when the kernel starts: what comes
+/// from memory is then on its way while the kernel before this one ends.
+EITRI_INLINE bool is_early_block() { return block() < 2048; }
+template <int kThreads> EITRI_INLINE void prefetch_row(const void* row, int64_t bytes) {
+  constexpr int kLine = 128;
+  for (int64_t at = int64_t{thread()} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
+}
 
 /// Elements [first, first + kWide) of a row of n.
 template <DType kType, int kWide, Rows kRows>

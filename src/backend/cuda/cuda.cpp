@@ -139,10 +139,14 @@ const Device& device(int index) {
 }
 
 ContextScope::ContextScope(const Device& device) : before_(current_device) {
+  // Asked for every time: the caller may have changed it.
+  const Driver& d = *driver();
+  Handle context = nullptr;
   int current = -1;
-  // Asked for every time: the caller may have changed it. Without a context the driver says so by an error.
-  if (driver()->ctx_get_device(&current) != 0 || current != device.id.index) {
-    require_ok(driver()->ctx_push(primary_context(device.id.index)), "make the device's context current");
+  require_ok(d.ctx_get_current(&context), "current context");
+  if (context != nullptr) require_ok(d.ctx_get_device(&current), "device of the current context");
+  if (current != device.id.index) {
+    require_ok(d.ctx_push(primary_context(device.id.index)), "make the device's context current");
     pushed_ = true;
   }
   current_device = device.id.index;

@@ -48,11 +48,9 @@ template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_tiles(c
   constexpr int kWide = kWideOf<kForm.x>;
   const ActivationTask& t = grid.task;
   const auto inter = static_cast<Column<kRows>>(t.inter);
-  launch_dependents();
-  wait_for_dependencies();
-  // Fewer than 2^31 tiles, unless memory is larger than any machine's: 32-bit division is much cheaper.
-  for (int64_t tile = block(); tile < grid.rows * grid.tiles_per_row; tile += grid.blocks) {
-    int64_t row, part;
+  // Fewer than 2^31 tiles in rows of vectors: 32-bit division is much cheaper.
+  const auto place_of = [&](int64_t tile, int64_t& row, Column<kRows>& first) {
+    int64_t part;
     if constexpr (kRows == Rows::vectors) {
       const auto tiles = static_cast<uint32_t>(grid.tiles_per_row), index = static_cast<uint32_t>(tile);
       row = index / tiles;
@@ -61,8 +59,26 @@ template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_tiles(c
       row = tile / grid.tiles_per_row;
       part = tile % grid.tiles_per_row;
     }
+    first = static_cast<Column<kRows>>((part * kForm.threads + thread()) * kWide);
+  };
+  launch_dependents();
+  if (is_early_block() && block() < grid.rows * grid.tiles_per_row && thread() % 8 == 0) {  // 8 threads share a line
+    int64_t row;
+    Column<kRows> first;
+    place_of(block(), row, first);
+    const auto* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
+    constexpr int64_t kBytes = kBytesOf<kForm.x>, kStep = kForm.gate == GateLayout::interleaved ? 2 : 1;
+    const int64_t gate = first * kStep * kBytes;
+    const int64_t up = kForm.gate == GateLayout::separated ? (t.inter + first) * kBytes : gate + 128;
+    if (first < inter) prefetch(byte_at(x, gate));
+    if (kForm.gate != GateLayout::none && first < inter && up < 2 * t.inter * kBytes) prefetch(byte_at(x, up));
+  }
+  wait_for_dependencies();
+  for (int64_t tile = block(); tile < grid.rows * grid.tiles_per_row; tile += grid.blocks) {
+    int64_t row;
+    Column<kRows> first;
+    place_of(tile, row, first);
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
-    const auto first = static_cast<Column<kRows>>((part * kForm.threads + thread()) * kWide);
     if (first >= inter) continue;
     float v[kWide];
     activated<kForm, kRows>(t, byte_at(static_cast<const void*>(t.x), row * t.x_stride), first, v);
@@ -81,6 +97,9 @@ template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_block_p
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
   launch_dependents();
+  if (is_early_block() && block() < grid.rows)
+    prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride),
+                           t.inter * kBytesOf<kForm.x> * (kForm.gate == GateLayout::none ? 1 : 2));
   wait_for_dependencies();
 
   for (int64_t row = block(); row < grid.rows; row += grid.blocks) {

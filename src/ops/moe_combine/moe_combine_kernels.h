@@ -23,7 +23,7 @@ struct MoeCombineTask {
   int64_t out_stride = 0;
   DType out_dtype = DType::bf16;
   int64_t hidden = 0, top_k = 0;
-  int64_t local = INT64_MAX;           // tokens from there on become 0: on the CPU
+  int64_t local = int64_t{1} << 62;     // tokens from there on become 0: on the CPU
   const int32_t* num_local = nullptr;  // the same where only the device can read it; null: all tokens
 };
 

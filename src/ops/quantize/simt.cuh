@@ -23,10 +23,8 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
   launch_dependents();
-  if constexpr (kForm.chunks == 1) {
-    if (block() < grid.rows)
-      prefetch_first_chunk<16>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.cols * kBytesOf<kForm.x>);
-  }
+  if (is_early_block() && block() < grid.rows)
+    prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.cols * kBytesOf<kForm.x>);
   wait_for_dependencies();
 
   for (int64_t row = block(); row < grid.rows; row += grid.blocks) {

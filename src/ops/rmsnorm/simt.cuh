@@ -66,14 +66,11 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   if constexpr (kEarly) {
     weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(0), hidden);
   }
-  if constexpr (kForm.chunks == 1) {
-    // Where the row comes from memory, it is then on its way while the kernel before this one ends.
-    if (block() < grid.tokens) {
-      prefetch_first_chunk<16>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.hidden * kBytesOf<kForm.x>);
-      if constexpr (kForm.residual != DType::none)
-        prefetch_first_chunk<kWide * kBytesOf<kForm.residual>>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
-                                                               t.hidden * kBytesOf<kForm.residual>);
-    }
+  if (is_early_block() && block() < grid.tokens) {
+    prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.hidden * kBytesOf<kForm.x>);
+    if constexpr (kForm.residual != DType::none)
+      prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
+                             t.hidden * kBytesOf<kForm.residual>);
   }
   wait_for_dependencies();
 
