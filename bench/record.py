@@ -8,12 +8,36 @@ import argparse
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 import platform
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The GPU suite: what the README and docs quote of GPUs.
+GPU_ROWS = [f"tokens={t},hidden={h}" for t in (1, 16, 64, 256, 4096, 16384) for h in (4096, 7168)]
+GPU_QUANTISED = [",residual=bf16", ",residual=bf16,out=f8e4m3,quant=per_1x128", ",residual=bf16,out=i8,quant=per_token"]
+GPU_GEMM = [f"m={m},n={n},k={k},b_format=strided{t}" for m, n, k in ((1, 4096, 7168), (64, 4096, 7168), (4096, 4096, 4096), (4096, 7168, 2048))
+            for t in ("", ",a=i8", ",a=f8e4m3,a_quant=per_tensor,b_quant=per_tensor", ",a=f8e4m3,a_quant=per_token,b_quant=per_token")]
+GPU_MOE = [f"tokens={t},hidden=2048,inter=768,local_experts=128,experts=128,top_k=8,w1_format=strided,w2_format=strided" for t in (1, 64, 1024)]
+
+
+def problems(texts):
+    return [part for text in texts for part in ("--problem", text)]
+
+
+CPU_SUITES = ("gemm", "levels", "moe")
 SUITES = {
+    "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
+            ["bench", "quantize"] + problems([r.replace("tokens", "rows").replace("hidden", "cols") for r in GPU_ROWS]),
+            ["bench", "activation"] + problems([r.replace("tokens", "rows").replace("hidden", "inter") + f",kind=silu,gate=separated,out={out}"
+                                                for r in GPU_ROWS for out in ("bf16", "i8")]),
+            ["bench", "gemm", "--all-kernels"] + problems(GPU_GEMM),
+            ["bench", "topk_gating"], ["bench", "moe_sort"], ["bench", "moe_combine"],
+            ["bench", "fused_moe"] + problems(GPU_MOE)],
+    "jit": [["prebuild", "--all", "--target", "sm_90a"]],
+    "jit_all": [["prebuild", "--all", "--target", "sm_90a,gfx942,gfx950"]],
     "gemm": [["gemm", "bench", "--dtype", d, "--vs", "library"] for d in ("bf16", "i8")]
             + [["gemm", "bench", "--dtype", d, "--vs", "library", "--cold", "--m", "1,4,16,32,64"] for d in ("bf16", "i8")],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
@@ -48,15 +72,15 @@ def commit():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eitri", default=str(ROOT / "build/bin/eitri"), help="the command (default build/bin/eitri)")
-    parser.add_argument("--suite", action="append", choices=sorted(SUITES), help="default: all; may be repeated")
+    parser.add_argument("--suite", action="append", choices=sorted(SUITES), help="default: those of the CPU; may be repeated")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--budget-ms", default="200", help="time for each side of a case (default 200)")
     parser.add_argument("--commit", help="where there is no git folder: the commit of the sources")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
 
-    def run(arguments):
-        done = subprocess.run([options.eitri] + arguments, capture_output=True, text=True)
+    def run(arguments, environment=None):
+        done = subprocess.run([options.eitri] + arguments, capture_output=True, text=True, env={**os.environ, **(environment or {})})
         if done.returncode != 0:
             raise SystemExit(f"eitri {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
         return done.stdout
@@ -68,13 +92,18 @@ def main():
         "revisions": revisions(),
         "system": platform.platform(),
         "load_average": pathlib.Path("/proc/loadavg").read_text().split()[:3],
-        "doctor": json.loads(run(threads + ["doctor", "--measure", "--json"])),
+        "doctor": json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & set(CPU_SUITES) else []))),
         "runs": [],
     }
-    for suite in options.suite or sorted(SUITES):
+    for suite in options.suite or CPU_SUITES:
         for arguments in SUITES[suite]:
-            full = threads + arguments + ["--budget-ms", options.budget_ms, "--json"]
-            cases = [json.loads(line) for line in run(full).splitlines() if line.strip()]
+            full = threads + arguments + (["--budget-ms", options.budget_ms] if suite in CPU_SUITES else []) + ["--json"]
+            if suite.startswith("jit"):  # with an empty cache: everything is compiled
+                with tempfile.TemporaryDirectory() as folder:
+                    text = run(full, {"EITRI_CACHE_DIR": folder})
+            else:
+                text = run(full)
+            cases = [json.loads(line) for line in text.splitlines() if line.strip()] if suite in CPU_SUITES else [json.loads(text)]
             result["runs"].append({"command": "eitri " + " ".join(full), "cases": cases})
     pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
     print(f"{options.out}: {sum(len(r['cases']) for r in result['runs'])} cases of {len(result['runs'])} commands")

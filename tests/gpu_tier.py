@@ -61,7 +61,7 @@ def main():
     kernels = gpu_kernels(options.folder)
     names = []
     for test in all_tests(tests):
-        if test.startswith("Cuda."):
+        if test.startswith(("Cuda.", "TensorMaps.", "UserOpsOnDevice.")):
             names.append(test)
         for kernel in kernels:
             if f"/{kernel}/" in test and not test.endswith("/refusals"):

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,6 +32,8 @@ struct Timing {
   std::vector<double> us;  // a call, of each replay
   int64_t calls = 0;
   size_t sets = 0;
+  double host_ns = 0;    // of a call, on the calling thread; its route known
+  double launch_ns = 0;  // of that, in one launch of the same kernel without work
   Cost cost;
   double median() const {
     auto sorted = us;
@@ -54,6 +58,21 @@ std::vector<Config> every_config(Knobs knobs) {
     out = std::move(longer);
   }
   return out;
+}
+
+/// Nanoseconds that the thread spends on putting a call into the stream: the median of batches that the stream's queue holds.
+template <class Body> double host_ns(Stream stream, Body&& body) {
+  constexpr int kBatches = 31, kCalls = 64;
+  std::vector<double> ns;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    gpu::synchronize(stream);
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) body();
+    ns.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls);
+  }
+  gpu::synchronize(stream);
+  std::ranges::sort(ns);
+  return ns[ns.size() / 2];
 }
 
 template <Operator Op> std::vector<Timing> time_problem(const typename Op::Problem& problem, const Device& device, const Options& options) {
@@ -102,12 +121,21 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
       const int64_t count = std::clamp<int64_t>(static_cast<int64_t>(kGraphUs / std::max(first, 1.0)), 8, 2000);
       gpu::Graph graph(device, stream, [&] { run(count); });
       graph.launch(stream);
+      // An argument of zeros: no rows, so that the kernel ends at once.
+      static constexpr std::array<std::byte, 4096> kNothing = {};
+      const gpu::Function* const function = chosen.functions[0];
+      const bool rows = chosen.kernel->family == Family::simt && function != nullptr;
+      const double launch_ns =
+          !rows ? 0 : host_ns(stream, [&] { gpu::launch(*function, {.blocks = 1, .threads = 32}, stream, &kNothing); });
+      const double call_ns = host_ns(stream, [&] { call<Op>(calls[0], stream); });
       Timing timing{.problem = key_of(problem),
                     .kernel = chosen.kernel->name,
                     .config = to_string(chosen.config, chosen.kernel->knobs),
                     .us = {},
                     .calls = count,
                     .sets = sets,
+                    .host_ns = call_ns,
+                    .launch_ns = launch_ns,
                     .cost = Op::cost(problem)};
       for (int i = 0; i < kReplays; ++i) timing.us.push_back(time([&] { graph.launch(stream); }, count));
       out.push_back(std::move(timing));
@@ -148,6 +176,8 @@ int run(const Options& options) {
                       {"median_us", std::round(t.median() * 1000) / 1000},
                       {"calls_in_graph", t.calls},
                       {"buffer_sets", t.sets},
+                      {"host_ns", std::round(t.host_ns)},
+                      {"launch_ns", std::round(t.launch_ns)},
                       {"bytes", t.cost.bytes},
                       {"flops", t.cost.flops},
                       {"tb_per_s", std::round(t.cost.bytes / t.median() / 1e3) / 1e3},
@@ -156,11 +186,12 @@ int run(const Options& options) {
     fmt::print("{}\n", nlohmann::ordered_json{{"device", device.name}, {"arch", device.arch()}, {"rows", rows}}.dump(1));
     return kOk;
   }
-  Table table({"problem", "kernel", "config", "us", "TB/s", "TFLOP/s", "of the limit"}, 3);
+  Table table({"problem", "kernel", "config", "us", "TB/s", "TFLOP/s", "of the limit", "host ns", "launch ns"}, 3);
   for (const Timing& t : all) {
     const double floor_us = std::max(t.cost.bytes / bandwidth, t.cost.flops / device.peak(t.cost.math)) * 1e6;
     table.add({t.problem, t.kernel, t.config, fmt::format("{:.2f}", t.median()), fmt::format("{:.2f}", t.cost.bytes / t.median() / 1e6),
-               fmt::format("{:.1f}", t.cost.flops / t.median() / 1e6), fmt::format("{:.0f} %", 100 * floor_us / t.median())});
+               fmt::format("{:.1f}", t.cost.flops / t.median() / 1e6), fmt::format("{:.0f} %", 100 * floor_us / t.median()),
+               fmt::format("{:.0f}", t.host_ns), fmt::format("{:.0f}", t.launch_ns)});
   }
   fmt::print("{} on {} ({})\n{}", options.op, device.name, device.id.index, table.text());
   return kOk;
