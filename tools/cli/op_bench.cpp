@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "dispatch/mirror.h"
+#include "jit/cache.h"
+#include "jit/embedded.h"
 #include "ops/ops.h"
 
 namespace eitri::cli {
@@ -33,7 +34,7 @@ struct Timing {
   int64_t calls = 0;
   size_t sets = 0;
   double host_ns = 0;    // of a call, on the calling thread; its route known
-  double launch_ns = 0;  // of that, in one launch of the same kernel without work
+  double launch_ns = 0;  // of an empty kernel with an argument of the usual size, for comparison; both 0 for slow calls
   Cost cost;
   double median() const {
     auto sorted = us;
@@ -73,6 +74,22 @@ template <class Body> double host_ns(Stream stream, Body&& body) {
   gpu::synchronize(stream);
   std::ranges::sort(ns);
   return ns[ns.size() / 2];
+}
+
+void launch_nothing(const Device& device, Stream stream) {
+  struct Argument {
+    std::byte bytes[256];
+  };
+  static constexpr Argument kArgument = {};
+  static const gpu::Function& function = [&]() -> const gpu::Function& {
+    constexpr const char* kText =
+        "#include \"device/simt.h\"\nstruct Argument { char bytes[256]; };\nEITRI_KERNEL(32) nothing(const Argument) {}\n";
+    const auto binary = jit::default_cache().get({.label = "an empty kernel",
+                                                  .source = {.name = "nothing.cu", .text = kText, .headers = jit::embedded_sources()},
+                                                  .target = &jit::target_named(device.arch())});
+    return gpu::load(binary->bytes, binary->key, "nothing", device);
+  }();
+  gpu::launch(function, {.blocks = 1, .threads = 32}, stream, &kArgument);
 }
 
 template <Operator Op> std::vector<Timing> time_problem(const typename Op::Problem& problem, const Device& device, const Options& options) {
@@ -121,13 +138,10 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
       const int64_t count = std::clamp<int64_t>(static_cast<int64_t>(kGraphUs / std::max(first, 1.0)), 8, 2000);
       gpu::Graph graph(device, stream, [&] { run(count); });
       graph.launch(stream);
-      // An argument of zeros: no rows, so that the kernel ends at once.
-      static constexpr std::array<std::byte, 4096> kNothing = {};
-      const gpu::Function* const function = chosen.functions[0];
-      const bool rows = chosen.kernel->family == Family::simt && function != nullptr;
-      const double launch_ns =
-          !rows ? 0 : host_ns(stream, [&] { gpu::launch(*function, {.blocks = 1, .threads = 32}, stream, &kNothing); });
-      const double call_ns = host_ns(stream, [&] { call<Op>(calls[0], stream); });
+      // Of calls that the stream's queue does not hold up.
+      const bool fast = first < 100;
+      const double launch_ns = fast ? host_ns(stream, [&] { launch_nothing(device, stream); }) : 0;
+      const double call_ns = fast ? host_ns(stream, [&] { call<Op>(calls[0], stream); }) : 0;
       Timing timing{.problem = key_of(problem),
                     .kernel = chosen.kernel->name,
                     .config = to_string(chosen.config, chosen.kernel->knobs),

@@ -39,7 +39,8 @@ MoeCombineTask moe_combine_task(const MoeCombineArgs& args, const MoeCombine::Pr
 MoeCombineShape moe_combine_shape(const MoeCombine::Problem& p, const SimtMachine& machine) {
   constexpr int kSmall = 64, kLarge = 256;
   const bool few = p.tokens * chunks_of(p) < int64_t{2} * machine.units * kLarge;
-  return {.threads = few ? kSmall : kLarge, .slots = p.top_k <= 1 ? 1 : p.top_k <= 2 ? 2 : p.top_k <= 4 ? 4 : 8};
+  // Few chunks want loads in flight, many want threads: eight rows at once take too many registers then.
+  return {.threads = few ? kSmall : kLarge, .slots = p.top_k <= 1 ? 1 : p.top_k <= 2 ? 2 : p.top_k <= 4 || !few ? 4 : 8};
 }
 
 MoeCombineForm moe_combine_form(const MoeCombine::Problem& p, const MoeCombineShape& shape) {
