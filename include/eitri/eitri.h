@@ -166,6 +166,12 @@ EITRI_API const char* eitri_version(void);
  * the final 0, and its full length without it into `length`. Call with capacity 0 to ask for the length. */
 EITRI_API int eitri_explain(const char* op, const char* problem, int32_t json, char* out, size_t capacity, size_t* length);
 
+/* Compiles into the cache what calls of `problem` need on the target GPUs ("sm_90a,gfx942"), which need not be there. `compiled`
+ * (may be NULL) receives how many kernels were compiled now; the others came from the cache. */
+EITRI_API int eitri_prebuild(const char* op, const char* problem, const char* targets, size_t* compiled);
+/* From now on, for the whole process, a compile is an error (EITRI_COMPILE_FAILED). */
+EITRI_API int eitri_seal(void);
+
 #ifdef __cplusplus
 }
 #endif

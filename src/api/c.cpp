@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/view.h"
 #include "eitri/eitri.hpp"
+#include "eitri/jit.hpp"
 
 namespace eitri {
 namespace {
@@ -317,5 +318,17 @@ int eitri_explain(const char* op, const char* problem, int32_t json, char* out, 
     const size_t n = std::min(capacity - 1, text.size());
     std::memcpy(out, text.data(), n);
     out[n] = 0;
+  });
+}
+
+int eitri_seal(void) {
+  return guard([] { seal(); });
+}
+
+int eitri_prebuild(const char* op, const char* problem, const char* targets, size_t* compiled) {
+  return guard([&] {
+    require(op != nullptr && problem != nullptr && targets != nullptr, "prebuild: op, problem or targets is NULL; expected text");
+    const PrebuildResult result = prebuild(op, problem, targets);
+    if (compiled != nullptr) *compiled = result.compiled;
   });
 }

@@ -10,6 +10,7 @@
 // `strided`. bf16 and f16 elements convert to and from float. The body runs on the calling thread.
 //
 // Tensors on a GPU are served by UserSource::gpu, a kernel for all GPUs (see UserGpuSource): op.on(stream, x, y, 0.5f).
+// Users have it as eitri::UserOp (eitri/jit.hpp).
 #pragma once
 
 #include <atomic>
@@ -20,9 +21,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
+#include "eitri/jit.hpp"
 #include "jit/cache.h"
 #include "jit/declaration.h"
 #include "jit/extent_expression.h"
@@ -30,29 +31,6 @@
 #include "jit/user_op_source.h"
 
 namespace eitri::jit {
-
-/// One argument of a call. Integers and floats stay apart: an i32 parameter takes no 1.5.
-class UserValue {
- public:
-  UserValue(const View& view) : kind_(Kind::tensor), view_(&view) {}
-  template <class T>
-  requires std::is_arithmetic_v<T> UserValue(T value) {
-    if constexpr (std::is_floating_point_v<T>) kind_ = Kind::real, real_ = static_cast<double>(value);
-    else if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
-      kind_ = value > INT64_MAX ? Kind::huge : Kind::integer, integer_ = static_cast<int64_t>(value);
-    else kind_ = Kind::integer, integer_ = value;
-  }
-
- private:
-  friend class UserOp;
-  enum class Kind : uint8_t { tensor, real, integer, huge };  // huge: does not fit int64_t
-  Kind kind_ = Kind::integer;
-  union {
-    const View* view_;
-    double real_;
-    int64_t integer_;
-  };
-};
 
 struct UserSource {
   std::string body = {};

@@ -86,7 +86,7 @@ int get() {
 
 /// A user op through the settings of the environment.
 int user_op() {
-  const UserOp op("twice(x: f32[n], y: out f32[n])", {.body = str("for (int64_t i = 0; i < n; ++i) y(i) = 2 * x(i);", value("text"))});
+  const jit::UserOp op("twice(x: f32[n], y: out f32[n])", {.body = str("for (int64_t i = 0; i < n; ++i) y(i) = 2 * x(i);", value("text"))});
   const float x[2] = {1, 2};
   float y[2] = {};
   op(View(x, DType::f32, {2}), View(y, DType::f32, {2}));

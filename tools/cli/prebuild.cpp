@@ -185,18 +185,19 @@ std::string check_second_pass(const PrebuildReport& first, const ordered_json& s
   return wrong;
 }
 
-RequestList requests_of(const PrebuildCommand& command) {
-  RequestList list(parse_gpu_targets(command.targets), command.tests ? CasesOf::tests_too : CasesOf::benchmarks);
-  if (command.all) list.add_all_cases();
-  if (!command.op.empty()) list.add_cases(command.op);
-  if (!command.model.empty()) list.add_model(checkpoint::find_moe_model(command.model, model_folders()));
+PrebuildRequests requests_of(const PrebuildCommand& command) {
+  PrebuildRequests list(parse_gpu_targets("--target", command.targets));
+  const CasesOf which = command.tests ? CasesOf::tests_too : CasesOf::benchmarks;
+  if (command.all) add_all_cases(list, which);
+  if (!command.op.empty()) add_cases(list, command.op, which);
+  if (!command.model.empty()) add_model(list, checkpoint::find_moe_model(command.model, model_folders()));
   return list;
 }
 
 int run(const PrebuildCommand& command, const Common& common) {
   require(command.all || !command.op.empty() || !command.model.empty(),
           "prebuild: nothing to compile is named; expected --model, --op or --all");
-  const RequestList list = requests_of(command);
+  const PrebuildRequests list = requests_of(command);
   jit::Cache& cache = jit::default_cache();
   const bool only_cached = settings().jit != JitMode::on;
   if (const std::string problem = cache.disk_problem(); !problem.empty() && !only_cached)
