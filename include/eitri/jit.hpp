@@ -39,8 +39,9 @@ struct PrebuildResult {
 ///
 ///   eitri::prebuild("rmsnorm", "tokens=4096,hidden=7168", "sm_90a,gfx942");
 ///
-/// `problem` as in explain(): "name=value,…"; fields left out take their defaults. `targets`: some of sm_90a, gfx942, gfx950,
-/// separated by commas. Kernels are chosen for a whole GPU; a MIG slice may choose others. For 0 problems nothing is done.
+/// `problem` as in explain(): "name=value,…"; fields left out take their defaults. The default of weights is a packed format that only
+/// CPUs read, so gemm and grouped_gemm need b_format=strided, fused_moe w1_format=strided,w2_format=strided. `targets`: some of sm_90a,
+/// gfx942, gfx950, separated by commas. Kernels are chosen for a whole GPU; a MIG slice may choose others.
 ///
 /// Throws Error: invalid_argument for an unknown operator, field, value or target (it lists the known ones), unsupported when no
 /// kernel takes a problem on a target (it lists each kernel's reason), compile_failed when binaries are missing at the end: every
@@ -141,7 +142,8 @@ class EITRI_EXPORT UserOp {
   void call(std::span<const UserValue> args, Stream stream = nullptr) const;
 
   /// Compiles and loads for the CPU now. Throws Error{compile_failed} with the compiler's message, whose lines count from the start of the
-  /// body ("<name>") or of the text before it ("<name> before"), Error{unsupported} without a compiler.
+  /// body ("<name>") or of the text before it ("<name> before"), Error{unsupported} without a compiler, Error{invalid_argument}
+  /// without a body.
   void compile() const;
   /// Compiles the GPU source into the cache for these targets, as eitri::prebuild does.
   PrebuildResult prebuild(std::string_view targets) const;

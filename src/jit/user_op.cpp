@@ -87,6 +87,7 @@ void UserOp::call(std::span<const UserValue> args, Stream stream) const {
 }
 
 void UserOp::compile() const {
+  require(!source_.body.empty() || !source_.gpu.given(), declaration_.name, ": there is no source for the CPU; expected a body");
   if (entry_.load(std::memory_order_acquire) == nullptr) load();
 }
 
