@@ -39,8 +39,7 @@ struct PrebuildResult {
 ///
 ///   eitri::prebuild("rmsnorm", "tokens=4096,hidden=7168", "sm_90a,gfx942");
 ///
-/// `problem` as in explain(): "name=value,…"; fields left out take their defaults. The default of weights is a packed format that only
-/// CPUs read, so gemm and grouped_gemm need b_format=strided, fused_moe w1_format=strided,w2_format=strided. `targets`: some of sm_90a,
+/// `problem` as in explain(): "name=value,…"; fields left out take their defaults, formats of weights that of plain rows. `targets`: some of sm_90a,
 /// gfx942, gfx950, separated by commas. Kernels are chosen for a whole GPU; a MIG slice may choose others.
 ///
 /// Throws Error: invalid_argument for an unknown operator, field, value or target (it lists the known ones), unsupported when no

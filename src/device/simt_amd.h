@@ -11,10 +11,12 @@
 #define EITRI_SIMT simt
 #define EITRI_INLINE __attribute__((device)) inline __attribute__((always_inline))
 #define EITRI_KERNEL(threads) extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(threads, threads)))
-// At most `registers` a thread, so that enough waves share a unit.
-#define EITRI_KERNEL_FOR(threads, registers) \
-  extern "C" __attribute__((global)) void    \
-      __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(512 / (registers) > 8 ? 8 : 512 / (registers))))
+// As many threads on a unit as an NVIDIA multiprocessor holds with so many registers each, in whole blocks: a unit has twice the
+// registers, and room for 2048 threads on its four parts.
+#define EITRI_BLOCKS(threads, registers) (((registers) < 32 ? 2048 : 65536 / (registers)) / (threads))
+#define EITRI_WAVES(threads, registers) \
+  (EITRI_BLOCKS(threads, registers) * (threads) < 256 ? 1 : EITRI_BLOCKS(threads, registers) * (threads) / 256)
+#define EITRI_KERNEL_FOR(threads, registers) EITRI_KERNEL(threads) __attribute__((amdgpu_waves_per_eu(EITRI_WAVES(threads, registers))))
 // Blocks spread over four units of a lane's registers each.
 #define EITRI_KERNEL_ROOM(threads, blocks) EITRI_KERNEL(threads) __attribute__((amdgpu_waves_per_eu((threads) * (blocks) / 256)))
 #define EITRI_SHARED static __attribute__((shared))

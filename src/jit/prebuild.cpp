@@ -53,6 +53,10 @@ void get_item(Cache& cache, const Work& work, PrebuildItem& item) {
     const auto binary = cache.get(*work.compiler, *work.request);
     item.origin = binary->origin;
     item.compile_s = binary->seconds;
+    if (binary->path.empty()) {
+      const std::string why = cache.disk_problem();
+      item.error = str("compiled, but not kept: ", why.empty() ? "the cache's disk is full, or it cannot be written to" : why);
+    }
   } catch (const std::exception& error) {
     item.error = error.what();
   }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/settings.h"
+#include "ops/plain_weights.h"
 
 namespace eitri {
 namespace {
@@ -26,7 +27,10 @@ template <Operator Op> OpEntry entry() {
   OpEntry e{.name = Op::name,
             .kernels = {},
             .fields = field_names<typename Op::Problem>(),
-            .explain = [](std::string_view text, const Device& device) { return explain<Op>(possible_problem<Op>(text), device); }};
+            .explain = [](std::string_view text, const Device& device) {
+              const auto problem = possible_problem<Op>(text);
+              return explain<Op>(device.is_gpu() ? with_plain_weights(problem, text) : problem, device);
+            }};
   std::set<std::string_view> names;
   for (const Kernel<Op>& k : Op::kernels()) {
     const std::string_view name = k.name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/plain_weights.h"
 
 namespace eitri {
 
@@ -10,7 +11,7 @@ void PrebuildRequests::add(std::string_view op, std::string_view problem) {
   const OpEntry& entry = find_op(op);
   for (const jit::Target* target : targets_) entry.explain(problem, nominal_gpu(target->name));
   for_each_op([&]<class Op>() {
-    if (op == Op::name) add<Op>(parse_problem<typename Op::Problem>(Op::name, problem));
+    if (op == Op::name) add<Op>(with_plain_weights(parse_problem<typename Op::Problem>(Op::name, problem), problem));
   });
 }
 

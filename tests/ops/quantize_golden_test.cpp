@@ -142,7 +142,7 @@ TEST(QuantizeGolden, Refusals) {
   EXPECT_THAT(refusal<Quantize>(args), HasSubstr("tokens is 3; expected 0"));
   args = r.args();
   args.x.device.kind = DeviceKind::cuda;
-  EXPECT_THAT(refusal<Quantize>(args), HasSubstr("CPU memory"));
+  EXPECT_THAT(refusal<Quantize>(args), HasSubstr("q is on cpu; expected cuda:0 (device of x)"));
 }
 
 }  // namespace

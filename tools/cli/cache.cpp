@@ -1,5 +1,6 @@
 // `eitri cache`: what is compiled and kept, and cleaning it.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -88,9 +89,14 @@ void print_json(const std::vector<EntryInfo>& entries) {
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-Cache& the_cache() {
+/// The cache on disk, to read or to change. A folder that does not let us is an error, not an empty list.
+enum class Want : uint8_t { read, write };
+Cache& the_cache(Want want = Want::read) {
+  require(!settings().cache_dir.empty(), "cache: there is no folder; expected EITRI_CACHE_DIR or a home directory");
   Cache& cache = jit::default_cache();
-  if (const std::string problem = cache.disk_problem(); !problem.empty()) fmt::print(stderr, "eitri: {}\n", problem);
+  const std::string problem = cache.disk_problem();
+  const bool readable = ::access((settings().cache_dir + "/jit").c_str(), R_OK | X_OK) == 0;
+  if (!problem.empty() && (want == Want::write || !readable)) fail(Code::io_error, str("cache: ", problem));
   return cache;
 }
 
@@ -110,6 +116,7 @@ int list(const CacheCommand& command) {
 }
 
 int show(const CacheCommand& command) {
+  require(!command.key.empty(), "cache show: key is empty; expected the first digits of one");
   const std::vector<EntryInfo> entries = the_cache().show(command.key);
   require(!entries.empty(), "cache show: no key starts with \"", command.key, "\"; expected one that `eitri cache ls` lists");
   if (command.json) return print_json(entries), kOk;
@@ -130,7 +137,8 @@ int show(const CacheCommand& command) {
 }
 
 int verify(const CacheCommand& command) {
-  const std::vector<EntryInfo> damaged = the_cache().verify(command.repair ? Cache::Repair::yes : Cache::Repair::no);
+  const std::vector<EntryInfo> damaged =
+      the_cache(command.repair ? Want::write : Want::read).verify(command.repair ? Cache::Repair::yes : Cache::Repair::no);
   if (command.json) print_json(damaged);
   else
     for (const EntryInfo& e : damaged) fmt::print("{}  {}\n", e.key.substr(0, 12), e.problem);
@@ -164,9 +172,9 @@ void add_cache(CLI::App& app, Action& action) {
   CLI::App* check = sub("verify", "Reads every entry; exit code 1 when one is damaged", verify);
   CLI::App* prune = sub("prune", "Removes the longest unused entries and all leftovers", [](const CacheCommand& c) {
     const uint64_t size = parse_size(c.max_size);
-    return report("removed", the_cache().prune(size));
+    return report("removed", the_cache(Want::write).prune(size));
   });
-  sub("clear", "Removes everything", [](const CacheCommand&) { return report("removed", the_cache().clear()); });
+  sub("clear", "Removes everything", [](const CacheCommand&) { return report("removed", the_cache(Want::write).clear()); });
   for (CLI::App* with_json : {ls, one, check}) with_json->add_flag("--json", command->json, "An array of JSON objects");
   one->add_option("key", command->key, "The first digits of a key")->required();
   check->add_flag("--repair", command->repair, "Set damaged entries aside; they are then compiled again when needed");

@@ -68,6 +68,8 @@ std::string library_version() {
   return version == 0 ? "not built in" : fmt::format("{}.{}", version / 100, version % 100);
 }
 
+const char* jit_name(JitMode mode) { return mode == JitMode::on ? "on" : mode == JitMode::cached ? "cached" : "off"; }
+
 nlohmann::ordered_json gpu_json() {
   auto devices = nlohmann::ordered_json::array();
   for (int i = 0; i < gpu::device_count(); ++i) {
@@ -104,34 +106,35 @@ int run(const DoctorOptions& options) {
   if (options.json) {
     nlohmann::ordered_json force = nlohmann::ordered_json::object();
     for (const auto& [op, kernel] : s.force) force[op] = kernel;
-    const nlohmann::ordered_json out = {{"version", version()},
-                                        {"device", device.name},
-                                        {"isa", to_string(device.isa)},
-                                        {"best_isa", to_string(best_isa())},
-                                        {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
-                                        {"avx512_bf16", device.avx512_bf16},
-                                        {"avx512_fp16", device.avx512_fp16},
-                                        {"units", device.units},
-                                        {"threads", threads},
-                                        {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
-                                        {"huge_pages", huge_pages()},
-                                        {"available_memory_bytes", available_memory()},
-                                        {"profile",
-                                         {{"measured", p.measured},
-                                          {"noisy", p.noisy},
-                                          {"threads", p.threads},
-                                          {"bf16_gflop_s", giga(p.bf16_flops)},
-                                          {"i8_gop_s", giga(p.i8_ops)},
-                                          {"f32_gflop_s", giga(p.f32_flops)},
-                                          {"read_gb_s", giga(p.read_bytes)},
-                                          {"l2_gb_s", giga(p.l2_bytes)}}},
-                                        {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
-                                        {"onednn", library_version()},
-                                        {"cuda", gpu_json()},
-                                        {"gpu_library", gpu_library_state()},
-                                        {"compilers", compilers_json()},
-                                        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
-                                        {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}}}};
+    const nlohmann::ordered_json out = {
+        {"version", version()},
+        {"device", device.name},
+        {"isa", to_string(device.isa)},
+        {"best_isa", to_string(best_isa())},
+        {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
+        {"avx512_bf16", device.avx512_bf16},
+        {"avx512_fp16", device.avx512_fp16},
+        {"units", device.units},
+        {"threads", threads},
+        {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
+        {"huge_pages", huge_pages()},
+        {"available_memory_bytes", available_memory()},
+        {"profile",
+         {{"measured", p.measured},
+          {"noisy", p.noisy},
+          {"threads", p.threads},
+          {"bf16_gflop_s", giga(p.bf16_flops)},
+          {"i8_gop_s", giga(p.i8_ops)},
+          {"f32_gflop_s", giga(p.f32_flops)},
+          {"read_gb_s", giga(p.read_bytes)},
+          {"l2_gb_s", giga(p.l2_bytes)}}},
+        {"cache_dir", {{"path", s.cache_dir}, {"state", cache_state(s.cache_dir)}}},
+        {"onednn", library_version()},
+        {"cuda", gpu_json()},
+        {"gpu_library", gpu_library_state()},
+        {"compilers", compilers_json()},
+        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
+        {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}, {"jit", jit_name(s.jit)}}}};
     fmt::print("{}\n", out.dump(2));
     return kOk;
   }
@@ -168,8 +171,9 @@ int run(const DoctorOptions& options) {
   for (const std::string& message : tuned.messages) table.add({"", message});
   std::string force;
   for (const auto& [op, kernel] : s.force) force += fmt::format("{}{}={}", force.empty() ? "" : ",", op, kernel);
-  table.add({"settings", fmt::format("isa={} threads={} force={} check={}", s.isa.empty() ? "best" : s.isa,
-                                     s.threads == 0 ? "OpenMP's" : str(s.threads), force.empty() ? "-" : force, s.check ? "1" : "0")});
+  table.add({"settings",
+             fmt::format("isa={} threads={} force={} check={} jit={}", s.isa.empty() ? "best" : s.isa,
+                         s.threads == 0 ? "OpenMP's" : str(s.threads), force.empty() ? "-" : force, s.check ? "1" : "0", jit_name(s.jit))});
   fmt::print("{}", table.text());
   return kOk;
 }

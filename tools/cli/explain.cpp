@@ -18,16 +18,17 @@ struct ExplainOptions {
   std::string op, problem;
   bool json = false;
   std::string device = "cpu", target;
+  bool target_given = false;
 };
 
 const Device& device_of(const ExplainOptions& options) {
-  if (!options.target.empty()) return nominal_gpu(options.target);
+  if (options.target_given) return nominal_gpu(options.target);
   if (options.device == "cpu") return cpu_device();
   int index = 0;
   const std::string_view text = options.device;
   const char* const begin = text.data() + std::min<size_t>(5, text.size());
   const auto [end, error] = std::from_chars(begin, text.data() + text.size(), index);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  const bool whole = error == std::errc{} && end == text.data() + text.size() && index >= 0;
   require(text.starts_with("cuda:") && whole, "--device is '", text, "'; expected cpu or cuda:N");
   return gpu::device(index);
 }
@@ -144,7 +145,8 @@ void add_explain(CLI::App& app, Action& action) {
   explain->add_flag("--json", options->json, "One JSON object");
   auto* device = explain->add_option("--device", options->device, "cpu, cuda:0, ... (default cpu)");
   explain->add_option("--target", options->target, "A GPU that need not be here: sm_90a, gfx942, gfx950")->excludes(device);
-  explain->callback([options, &action] {
+  explain->callback([options, explain, &action] {
+    options->target_given = explain->count("--target") > 0;
     action = [options](Common&) {
       const Explanation explanation = find_op(options->op).explain(options->problem, device_of(*options));
       fmt::print("{}{}", options->json ? to_json(explanation) : to_text(explanation), options->json ? "\n" : "");

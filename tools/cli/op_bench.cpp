@@ -17,6 +17,7 @@
 #include "jit/cache.h"
 #include "jit/embedded.h"
 #include "ops/ops.h"
+#include "ops/plain_weights.h"
 
 namespace eitri::cli {
 namespace {
@@ -93,6 +94,8 @@ void launch_nothing(const Device& device, Stream stream) {
 }
 
 template <Operator Op> std::vector<Timing> time_problem(const typename Op::Problem& problem, const Device& device, const Options& options) {
+  if (const auto all = candidates<Op>(problem, device); std::ranges::none_of(all, [](const auto& c) { return c.support.ok; }))
+    fail_unsupported<Op>(problem, all);
   const gpu::ContextScope context(device);
   const gpu::OwnedStream stream(device);
   Maker maker({.seed = 1});
@@ -160,22 +163,22 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
 }
 
 int run(const Options& options) {
-  const Device& device = gpu::device(options.device);
+  find_op(options.op);  // throws, and lists the known ones
   std::vector<Timing> all;
-  bool known = false;
   for_each_op([&]<Operator Op>() {
     if (options.op != Op::name) return;
-    known = true;
     std::vector<typename Op::Problem> problems;
-    for (const std::string& text : options.problems) problems.push_back(parse_problem<typename Op::Problem>(Op::name, text));
+    for (const std::string& text : options.problems)
+      problems.push_back(with_plain_weights(parse_problem<typename Op::Problem>(Op::name, text), text));
     if (problems.empty())
-      for (const auto& c : Op::cases().bench) problems.push_back(c.problem);
+      for (const auto& c : Op::cases().bench) problems.push_back(with_plain_weights(c.problem));
+    const Device& device = gpu::device(options.device);
     for (const auto& problem : problems) {
       const Progress progress(key_of(problem));
       for (Timing& timing : time_problem<Op>(problem, device, options)) all.push_back(std::move(timing));
     }
   });
-  if (!known) find_op(options.op);  // throws, and lists the known ones
+  const Device& device = gpu::device(options.device);
   const double bandwidth = device.profile.read_bytes;
   if (options.json) {
     auto rows = nlohmann::ordered_json::array();

@@ -199,9 +199,9 @@ int run(const PrebuildCommand& command, const Common& common) {
           "prebuild: nothing to compile is named; expected --model, --op or --all");
   const PrebuildRequests list = requests_of(command);
   jit::Cache& cache = jit::default_cache();
-  const bool only_cached = settings().jit != JitMode::on;
-  if (const std::string problem = cache.disk_problem(); !problem.empty() && !only_cached)
-    fail(Code::io_error, str("prebuild: nothing that is compiled now would be kept: ", problem));
+  if (list.requests().empty())
+    fail(Code::unsupported, str("prebuild: no kernel is needed for ", list.problems(), " problems on ", command.targets,
+                                "; `eitri explain OP PROBLEM --target T` says which rows take one, and why not"));
   PrebuildReport report;
   {
     Bar bar;

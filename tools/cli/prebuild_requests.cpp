@@ -1,6 +1,7 @@
 #include "cli/prebuild_requests.h"
 
 #include "ops/ops.h"
+#include "ops/plain_weights.h"
 
 namespace eitri::cli {
 
@@ -8,9 +9,9 @@ namespace {
 
 template <class Op> void add_cases_of(PrebuildRequests& list, CasesOf which) {
   const auto cases = Op::cases();
-  for (const auto& one : cases.bench) list.add<Op>(one.problem);
+  for (const auto& one : cases.bench) list.add<Op>(with_plain_weights(one.problem));
   if (which == CasesOf::tests_too)
-    for (const auto& one : cases.test) list.add<Op>(one.problem);
+    for (const auto& one : cases.test) list.add<Op>(with_plain_weights(one.problem));
 }
 
 }  // namespace

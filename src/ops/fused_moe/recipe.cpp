@@ -134,11 +134,30 @@ Support sorted_supports(const FusedMoe::Problem& p, const Device& device) {
   const auto is_packed = [](WeightFormat format) { return format != WeightFormat::strided; };
   const bool shared = p.shared_inter > 0 && (is_packed(p.shared_w1_format) || is_packed(p.shared_w2_format));
   if (device.is_gpu() && (is_packed(p.w1_format) || is_packed(p.w2_format) || shared))
-    return Support::no("weights are packed for CPUs; on a GPU they are plain rows");
+    return Support::no("weights are packed for CPUs; a GPU reads plain rows (w1_format=strided, w2_format=strided)");
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, kTileRows[2]);
   if (padded > INT32_MAX) return Support::no("tokens * top_k + experts * tile_m is ", padded, "; positions are 32-bit");
   return Support::yes();
 }
+
+namespace {
+
+/// The least time that each child's rows expect, added up.
+double children_us(const FusedMoe::Problem& p, int64_t tile_m, const Device& device) {
+  double us = 0;
+  const RecipeBuffers buffers = recipe_buffers(p, tile_m, reinterpret_cast<std::byte*>(uintptr_t{1} << 46));
+  recipe_calls(shapes_of(p), p, tile_m, buffers, [&]<class Args>(const Args& child) {
+    using Op = typename OpOf<Args>::type;
+    const typename Op::Problem problem = Op::check(child);
+    double least = 0;
+    for (const auto& candidate : candidates<Op>(problem, device))
+      if (candidate.support && (least == 0 || candidate.guess.us < least)) least = candidate.guess.us;
+    us += least;
+  });
+  return us;
+}
+
+}  // namespace
 
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   constexpr double kChildUs = 3, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
@@ -151,8 +170,8 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   const double children = 4 + (p.quantised() ? 2 : 0) + (p.shared_inter > 0 ? 2 : 0);
   const double tasks = p.expected_experts() * 4 / workspace_threads(device);
   if (device.is_gpu()) {
-    const double floor = std::max(cost.flops / device.peak(p.w), (cost.bytes + traffic) / device.profile.read_bytes) * 1e6;
-    return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = 2 * children + floor};
+    const int tile_m = rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64;
+    return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
   const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
                     overlapped_us(cost.flops, panel_rate(best_target(p, device), p.w, device), cost.bytes, device);

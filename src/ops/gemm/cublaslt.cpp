@@ -231,7 +231,7 @@ Support supports(const Gemm::Problem& p, const Device& device) {
   if (device.id.kind != DeviceKind::cuda) return Support::no("cuBLASLt is for NVIDIA GPUs");
   if (library() == nullptr) return Support::no(library_absence());
   if (cuda::device_count() <= device.id.index) return Support::no("there is no NVIDIA GPU here to ask the library about");
-  if (p.b_format != WeightFormat::strided) return Support::no("b is packed for CPUs; this row reads plain rows");
+  if (p.b_format != WeightFormat::strided) return Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
   if (Gemm::empty(p)) return Support::no("an extent is 0");
   if (std::max({p.m, p.n, p.k, p.batch}) > INT32_MAX) return Support::no("an extent is beyond 2^31");
   if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
