@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -138,6 +139,8 @@ namespace detail {
 
 /// The choice, loaded. A row whose kernel cannot be compiled or loaded here gives way to the next best, unless it was forced.
 template <class Op> Route<Op> choose_and_load(const typename Op::Problem& problem, const Device& device, Stream stream) {
+  std::optional<gpu::ContextScope> context;  // the null stream is that of the current context
+  if (device.is_gpu()) context.emplace(device);
   auto all = candidates<Op>(problem, device);
   for (;;) {
     Route<Op> chosen = choose<Op>(problem, device, all, nullptr);

@@ -211,8 +211,37 @@ TEST_F(Cuda, the_current_device_stays_what_it_was) {
     rmsnorm({.x = x, .out = out}, stream);
     cuda::driver()->ctx_get_current(&context);
     EXPECT_EQ(context, nullptr);
+    // A problem that is new, in the null stream, which without a context is nobody's.
+    View narrow = x, narrow_out = out;
+    narrow.shape[1] = narrow_out.shape[1] = 52;
+    rmsnorm({.x = narrow, .out = narrow_out, .eps = 1e-5f});
+    cuda::driver()->ctx_get_current(&context);
+    EXPECT_EQ(context, nullptr);
   })
       .join();
+}
+
+TEST_F(Cuda, weights_that_the_call_before_has_written) {
+  const cuda::OwnedStream stream(*gpu_);
+  const View source = tensor(DType::f32, {1, 4096}), weight_row = tensor(DType::f32, {1, 4096}), x = tensor(DType::f32, {8, 4096}),
+             out = tensor(DType::f32, {8, 4096});
+  View weight = weight_row;
+  weight.rank = 1;
+  weight.shape[0] = 4096;
+  weight.stride[0] = 1;
+  std::vector<std::vector<std::byte>> results;
+  for (const bool dependent : {false, true}) {
+    for (int i = 0; i < 20; ++i) {
+      cuda::driver()->set_bytes(reinterpret_cast<cuda::Address>(weight.data), 0, 4096 * 4, stream);
+      cuda::allow_dependent_launches(dependent);
+      rmsnorm({.x = x, .out = out}, stream);
+      activation({.x = source, .out = weight_row, .activation = {.kind = ActivationKind::silu}}, stream);
+      rmsnorm({.x = x, .weight = weight, .out = out}, stream);
+      cuda::allow_dependent_launches(true);
+      results.push_back(bytes_of(out, stream));
+      ASSERT_EQ(results.back(), results.front()) << "dependent " << dependent << ", round " << i;
+    }
+  }
 }
 
 TEST_F(Cuda, several_devices) {

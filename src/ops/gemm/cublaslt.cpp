@@ -268,10 +268,12 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
   std::byte* const sums = launch.workspace + kLibraryWorkspace;
   const Matrix a = matrix_of(args.a), b = matrix_of(args.b), d = direct ? matrix_of(args.c) : Matrix{sums, p.n, p.m * p.n};
   const Layouts l = layouts_of(a, b, d, p);
-  const Product& product = product_of(p, l, launch.device);
+  // Rows that share memory (a stride of 0 repeats one) are no matrix to the library.
+  const bool apart = l.a_stride >= p.k && l.b_stride >= p.k;
   // The library wants vectors of a bias.
   const bool odd_bias = direct && p.bias != DType::none && reinterpret_cast<uintptr_t>(args.bias.data) % 16 != 0;
-  if (product.algorithms() == 0 || odd_bias) {
+  const Product* const found = apart && !odd_bias ? &product_of(p, l, launch.device) : nullptr;
+  if (found == nullptr || found->algorithms() == 0) {
     const Kernel<Gemm> tile = gemm_simt_tile();
     Launch other = launch;
     const cuda::Function* const function = &launch.load(launch, 1);
@@ -279,6 +281,7 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
     tile.launch(args, p, tile.guess(p, launch.device).config, other);
     return;
   }
+  const Product& product = *found;
   refuse_first_run_in_capture(p, l, launch.device, config[0], launch.stream);
   if (direct && p.bias != DType::none) product.set(kBiasPointer, args.bias.data);
   if (direct && p.a == DType::f8e4m3) {

@@ -3,8 +3,8 @@
 // written once, and bounds it. Quantised rows take a second reduction (per token) or a maximum over 16 bytes' worth of lanes
 // (groups of 128), and compute the normed values twice rather than keep them.
 //
-// With one chunk a thread, the form for few rows, weights are fetched before the kernel waits for the one before it; else they are
-// read when they are needed, from a cache, for registers are worth more. With chunks == 0, rows of any length are read again in
+// With one chunk a thread, the form for few rows, weights are fetched together with the row; else they are read when they are needed,
+// from a cache, for registers are worth more. With chunks == 0, rows of any length are read again in
 // every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
 //
 // Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say; EITRI_ROWS is
@@ -62,17 +62,16 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   BlockReduce<kThreads> reduce(partials);
 
   launch_dependents();
-  Raw<kWeight, kWide> weights[1] = {};
-  if constexpr (kEarly) {
-    weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(0), hidden);
-  }
   if (is_early_block() && block() < grid.tokens) {
     prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.hidden * kBytesOf<kForm.x>);
     if constexpr (kForm.residual != DType::none)
       prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
                              t.hidden * kBytesOf<kForm.residual>);
+    if constexpr (kForm.weight != DType::none) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>);
   }
   wait_for_dependencies();
+  Raw<kWeight, kWide> weights[1] = {};
+  if constexpr (kEarly) weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(0), hidden);
 
   for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
     Raw<kSum, kWide> kept[kKept];
