@@ -8,6 +8,7 @@
 #include "ops/activation/simt.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/row_cost.h"
+#include "ops/quantize/row_table.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -101,8 +102,6 @@ namespace {
 
 using Rows = void (*)(const ActivationTask&, int64_t, int64_t, float*);
 
-Support takes_all(const Activation::Problem&, const Device&) { return Support::yes(); }
-
 /// Elements, weighted by how much slower than a copy their function is.
 double work_of(const Activation::Problem& p) {
   const bool cheap = p.kind == ActivationKind::none || p.kind == ActivationKind::relu;
@@ -138,51 +137,22 @@ template <Rows kRows> void launch_rows(const ActivationArgs& args, const Activat
 Guess guess_reference(const Activation::Problem& p, const Device&) {
   return {.config = {}, .us = 10 + work_of(p) / kReferencePerNs * 1e-3};
 }
-void launch_reference(const ActivationArgs& args, const Activation::Problem&, const Config&, Launch&) {
-  Activation::reference(args, nullptr);
-}
-
-constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 }  // namespace
 
 std::span<const Kernel<Activation>> Activation::kernels() {
   static const Kernel<Activation> kTable[] = {
 #if EITRI_X86
-    {.name = "activation.x86_avx512.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx512,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx512PerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx512::activate_rows>},
-    {.name = "activation.x86_avx2.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx2,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx2PerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx2::activate_rows>},
+    cpu_row<Activation>("activation.x86_avx512.rows", Target::x86_avx512, guess_rows<kAvx512PerNs>, launch_rows<avx512::activate_rows>,
+                        workspace_rows),
+    cpu_row<Activation>("activation.x86_avx2.rows", Target::x86_avx2, guess_rows<kAvx2PerNs>, launch_rows<avx2::activate_rows>,
+                        workspace_rows),
 #endif
     activation_block_per_row(),
     activation_tiles(),
-    {.name = "activation.portable.rows",
-     .family = Family::tile_template,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kPortablePerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<portable::activate_rows>},
-    {.name = "activation.reference",
-     .family = Family::reference,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_reference,
-     .launch = launch_reference},
+    cpu_row<Activation>("activation.portable.rows", Target::any_cpu, guess_rows<kPortablePerNs>, launch_rows<portable::activate_rows>,
+                        workspace_rows),
+    reference_row<Activation>("activation.reference", guess_reference),
   };
   return kTable;
 }

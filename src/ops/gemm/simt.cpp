@@ -170,7 +170,8 @@ double gemm_tile_us(double tiles, int64_t k, DType a, GemmTileShape shape, const
 namespace {
 
 Support takes_plain_rows(const Gemm::Problem& p, const Device&) {
-  return p.b_format == WeightFormat::strided ? Support::yes() : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
+  return p.b_format == WeightFormat::strided ? Support::yes()
+                                             : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
 }
 
 GemmTileShape shape_of(const Config& config) { return {.tile_m = config[0], .tile_n = config[1]}; }

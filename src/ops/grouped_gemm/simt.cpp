@@ -86,7 +86,8 @@ namespace {
 GemmTileShape shape_of(const Config& config) { return {.tile_m = config[0], .tile_n = config[1]}; }
 
 Support supports(const GroupedGemm::Problem& p, const Device&) {
-  return p.b_format == WeightFormat::strided ? Support::yes() : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
+  return p.b_format == WeightFormat::strided ? Support::yes()
+                                             : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
 }
 Guess guess(const GroupedGemm::Problem& p, const Device& device) {
   const GemmTileShape shape = grouped_gemm_tile_shape(p, machine_of(device));

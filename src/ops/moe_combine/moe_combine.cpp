@@ -7,6 +7,7 @@
 #include "ops/moe_combine/moe_combine_kernels.h"
 #include "ops/moe_combine/simt.h"
 #include "ops/quantize/row_cost.h"
+#include "ops/quantize/row_table.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -70,8 +71,6 @@ using Pieces = void (*)(const MoeCombineTask&, int64_t, int64_t);
 
 double elements_of(const MoeCombine::Problem& p) { return MoeCombine::cost(p).flops / 2; }
 
-Support takes_all(const MoeCombine::Problem&, const Device&) { return Support::yes(); }
-
 template <const double& kPerNs> Guess guess_rows(const MoeCombine::Problem& p, const Device& device) {
   return {.config = {}, .us = row_pass_us(device, MoeCombine::cost(p).bytes, elements_of(p), kPerNs)};
 }
@@ -90,47 +89,18 @@ template <Pieces kPieces> void launch_rows(const MoeCombineArgs& args, const Moe
 Guess guess_reference(const MoeCombine::Problem& p, const Device&) {
   return {.config = {}, .us = 10 + elements_of(p) / kReferencePerNs * 1e-3};
 }
-void launch_reference(const MoeCombineArgs& args, const MoeCombine::Problem&, const Config&, Launch&) {
-  MoeCombine::reference(args, nullptr);
-}
-
-constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 }  // namespace
 
 std::span<const Kernel<MoeCombine>> MoeCombine::kernels() {
   static const Kernel<MoeCombine> kTable[] = {
 #if EITRI_X86
-    {.name = "moe_combine.x86_avx512.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx512,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx512PerNs>,
-     .launch = launch_rows<avx512::combine_pieces>},
-    {.name = "moe_combine.x86_avx2.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx2,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx2PerNs>,
-     .launch = launch_rows<avx2::combine_pieces>},
+    cpu_row<MoeCombine>("moe_combine.x86_avx512.rows", Target::x86_avx512, guess_rows<kAvx512PerNs>, launch_rows<avx512::combine_pieces>),
+    cpu_row<MoeCombine>("moe_combine.x86_avx2.rows", Target::x86_avx2, guess_rows<kAvx2PerNs>, launch_rows<avx2::combine_pieces>),
 #endif
     moe_combine_simt_row(),
-    {.name = "moe_combine.portable.rows",
-     .family = Family::tile_template,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kPortablePerNs>,
-     .launch = launch_rows<portable::combine_pieces>},
-    {.name = "moe_combine.reference",
-     .family = Family::reference,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_reference,
-     .launch = launch_reference},
+    cpu_row<MoeCombine>("moe_combine.portable.rows", Target::any_cpu, guess_rows<kPortablePerNs>, launch_rows<portable::combine_pieces>),
+    reference_row<MoeCombine>("moe_combine.reference", guess_reference),
   };
   return kTable;
 }

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/threads.h"
 #include "ops/quantize/row_cost.h"
+#include "ops/quantize/row_table.h"
 #include "ops/quantize/simt.h"
 #include "ops/quantize/tensor_check.h"
 
@@ -69,8 +70,6 @@ namespace {
 
 using Rows = void (*)(const QuantizeTask&, int64_t, int64_t);
 
-Support takes_all(const Quantize::Problem&, const Device&) { return Support::yes(); }
-
 double elements_of(const Quantize::Problem& p) { return static_cast<double>(p.rows) * static_cast<double>(p.cols); }
 
 template <const double& kPerNs> Guess guess_rows(const Quantize::Problem& p, const Device& device) {
@@ -92,45 +91,18 @@ template <Rows kRows> void launch_rows(const QuantizeArgs& args, const Quantize:
 Guess guess_reference(const Quantize::Problem& p, const Device&) {
   return {.config = {}, .us = 10 + elements_of(p) / kReferencePerNs * 1e-3};
 }
-void launch_reference(const QuantizeArgs& args, const Quantize::Problem&, const Config&, Launch&) { Quantize::reference(args, nullptr); }
-
-constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 }  // namespace
 
 std::span<const Kernel<Quantize>> Quantize::kernels() {
   static const Kernel<Quantize> kTable[] = {
 #if EITRI_X86
-    {.name = "quantize.x86_avx512.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx512,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx512PerNs>,
-     .launch = launch_rows<avx512::quantize_rows>},
-    {.name = "quantize.x86_avx2.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx2,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx2PerNs>,
-     .launch = launch_rows<avx2::quantize_rows>},
+    cpu_row<Quantize>("quantize.x86_avx512.rows", Target::x86_avx512, guess_rows<kAvx512PerNs>, launch_rows<avx512::quantize_rows>),
+    cpu_row<Quantize>("quantize.x86_avx2.rows", Target::x86_avx2, guess_rows<kAvx2PerNs>, launch_rows<avx2::quantize_rows>),
 #endif
     quantize_simt_row(),
-    {.name = "quantize.portable.rows",
-     .family = Family::tile_template,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kPortablePerNs>,
-     .launch = launch_rows<portable::quantize_rows>},
-    {.name = "quantize.reference",
-     .family = Family::reference,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_reference,
-     .launch = launch_reference},
+    cpu_row<Quantize>("quantize.portable.rows", Target::any_cpu, guess_rows<kPortablePerNs>, launch_rows<portable::quantize_rows>),
+    reference_row<Quantize>("quantize.reference", guess_reference),
   };
   return kTable;
 }

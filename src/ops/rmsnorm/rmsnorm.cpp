@@ -6,6 +6,7 @@
 
 #include "backend/cpu/threads.h"
 #include "ops/quantize/row_cost.h"
+#include "ops/quantize/row_table.h"
 #include "ops/quantize/tensor_check.h"
 #include "ops/rmsnorm/simt.h"
 
@@ -144,8 +145,6 @@ namespace {
 
 using Rows = void (*)(const RmsNormTask&, int64_t, int64_t, float*);
 
-Support takes_all(const RmsNorm::Problem&, const Device&) { return Support::yes(); }
-
 /// Elements, weighted by how many passes over L1 they take.
 double work_of(const RmsNorm::Problem& p) {
   return static_cast<double>(p.tokens) * static_cast<double>(p.hidden) * (p.quant == Quant::none ? 1.5 : 3);
@@ -174,48 +173,20 @@ template <Rows kRows> void launch_rows(const RmsNormArgs& args, const RmsNorm::P
 }
 
 Guess guess_reference(const RmsNorm::Problem& p, const Device&) { return {.config = {}, .us = 10 + work_of(p) / kReferencePerNs * 1e-3}; }
-void launch_reference(const RmsNormArgs& args, const RmsNorm::Problem&, const Config&, Launch&) { RmsNorm::reference(args, nullptr); }
-
-constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 }  // namespace
 
 std::span<const Kernel<RmsNorm>> RmsNorm::kernels() {
   static const Kernel<RmsNorm> kTable[] = {
 #if EITRI_X86
-    {.name = "rmsnorm.x86_avx512.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx512,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx512PerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx512::rmsnorm_rows>},
-    {.name = "rmsnorm.x86_avx2.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx2,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kAvx2PerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx2::rmsnorm_rows>},
+    cpu_row<RmsNorm>("rmsnorm.x86_avx512.rows", Target::x86_avx512, guess_rows<kAvx512PerNs>, launch_rows<avx512::rmsnorm_rows>,
+                     workspace_rows),
+    cpu_row<RmsNorm>("rmsnorm.x86_avx2.rows", Target::x86_avx2, guess_rows<kAvx2PerNs>, launch_rows<avx2::rmsnorm_rows>, workspace_rows),
 #endif
     rmsnorm_simt_row(),
-    {.name = "rmsnorm.portable.rows",
-     .family = Family::tile_template,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<kPortablePerNs>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<portable::rmsnorm_rows>},
-    {.name = "rmsnorm.reference",
-     .family = Family::reference,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_reference,
-     .launch = launch_reference},
+    cpu_row<RmsNorm>("rmsnorm.portable.rows", Target::any_cpu, guess_rows<kPortablePerNs>, launch_rows<portable::rmsnorm_rows>,
+                     workspace_rows),
+    reference_row<RmsNorm>("rmsnorm.reference", guess_reference),
   };
   return kTable;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/cpu/threads.h"
+#include "ops/quantize/row_table.h"
 #include "ops/quantize/tensor_check.h"
 #include "ops/topk_gating/simt.h"
 #include "ops/topk_gating/topk_gating_kernels.h"
@@ -86,8 +87,6 @@ static_assert(static_cast<int>(GatingScore::softmax) == static_cast<int>(Score::
 static_assert(static_cast<int>(GatingScore::sigmoid) == static_cast<int>(Score::sigmoid));
 static_assert(static_cast<int>(GatingScore::sqrt_softplus) == static_cast<int>(Score::sqrt_softplus));
 
-Support takes_all(const TopkGating::Problem&, const Device&) { return Support::yes(); }
-
 /// Microseconds on one thread, for doubles a vector. Measured at AVX-512: 0.35 us for top-8 of 128.
 double one_thread_us(const TopkGating::Problem& p, double lanes) {
   const auto experts = static_cast<double>(p.experts), top_k = static_cast<double>(p.top_k);
@@ -120,51 +119,19 @@ template <Gate kGate> void launch_rows(const TopkGatingArgs& args, const TopkGat
 }
 
 Guess guess_reference(const TopkGating::Problem& p, const Device&) { return {.config = {}, .us = 10 + 100 * one_thread_us(p, 1)}; }
-void launch_reference(const TopkGatingArgs& args, const TopkGating::Problem&, const Config&, Launch&) {
-  TopkGating::reference(args, nullptr);
-}
-
-constexpr Numerics kNumerics{.accumulator = DType::f32, .repeatable = true, .batch_invariant = true};
 
 }  // namespace
 
 std::span<const Kernel<TopkGating>> TopkGating::kernels() {
   static const Kernel<TopkGating> kTable[] = {
 #if EITRI_X86
-    {.name = "topk_gating.x86_avx512.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx512,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<8>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx512::gate_tokens>},
-    {.name = "topk_gating.x86_avx2.rows",
-     .family = Family::tile_template,
-     .target = Target::x86_avx2,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<4>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<avx2::gate_tokens>},
+    cpu_row<TopkGating>("topk_gating.x86_avx512.rows", Target::x86_avx512, guess_rows<8>, launch_rows<avx512::gate_tokens>, workspace_rows),
+    cpu_row<TopkGating>("topk_gating.x86_avx2.rows", Target::x86_avx2, guess_rows<4>, launch_rows<avx2::gate_tokens>, workspace_rows),
 #endif
     gating_lanes_simt_row(),
     gating_block_simt_row(),
-    {.name = "topk_gating.portable.rows",
-     .family = Family::tile_template,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_rows<1>,
-     .workspace = workspace_rows,
-     .launch = launch_rows<portable::gate_tokens>},
-    {.name = "topk_gating.reference",
-     .family = Family::reference,
-     .target = Target::any_cpu,
-     .numerics = kNumerics,
-     .supports = takes_all,
-     .guess = guess_reference,
-     .launch = launch_reference},
+    cpu_row<TopkGating>("topk_gating.portable.rows", Target::any_cpu, guess_rows<1>, launch_rows<portable::gate_tokens>, workspace_rows),
+    reference_row<TopkGating>("topk_gating.reference", guess_reference),
   };
   return kTable;
 }
