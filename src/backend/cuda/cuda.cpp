@@ -66,18 +66,23 @@ Device describe(const Driver& d, int index) {
   return out;
 }
 
+/// The devices of the driver in use.
 Devices& devices() {
-  static Devices all = [] {
-    Devices found;
-    const Driver* const d = driver();
+  static std::mutex mutex;
+  static std::map<const Driver*, std::unique_ptr<Devices>> by_driver;
+  const Driver* const d = driver();
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Devices>& found = by_driver[d];
+  if (found == nullptr) {
+    auto made = std::make_unique<Devices>();
     int count = 0;
     if (d != nullptr) require_ok(d->device_get_count(&count), "device count");
-    for (int i = 0; i < count; ++i) found.list.push_back(describe(*d, i));
-    found.primary.resize(static_cast<size_t>(count));
-    found.retained = std::make_unique<std::once_flag[]>(static_cast<size_t>(count));
-    return found;
-  }();
-  return all;
+    for (int i = 0; i < count; ++i) made->list.push_back(describe(*d, i));
+    made->primary.resize(static_cast<size_t>(count));
+    made->retained = std::make_unique<std::once_flag[]>(static_cast<size_t>(count));
+    found = std::move(made);
+  }
+  return *found;
 }
 
 Handle primary_context(int index) {
@@ -162,13 +167,14 @@ const Function& load(std::string_view binary, std::string_view key, const char* 
   const Driver& d = *driver();
   Libraries& all = libraries();
   std::lock_guard lock(all.mutex);
-  auto library = all.libraries.find(key);
+  const std::string id = str(reinterpret_cast<uintptr_t>(&d), ":", key);  // tests use several drivers
+  auto library = all.libraries.find(id);
   if (library == all.libraries.end()) {
     Handle handle = nullptr;
     require_ok(d.library_load(&handle, binary.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load a kernel binary");
-    library = all.libraries.emplace(key, handle).first;
+    library = all.libraries.emplace(id, handle).first;
   }
-  const std::string name = str(key, ":", entry);
+  const std::string name = str(id, ":", entry);
   auto& slot = all.functions[name];
   if (slot == nullptr) {
     auto made = std::make_unique<Function>();

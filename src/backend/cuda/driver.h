@@ -91,6 +91,8 @@ struct Driver {
 /// The driver, loaded on the first call; null where there is none, and `absence()` says why.
 const Driver* driver();
 const std::string& absence();
+/// Tests only: this driver from now on; null brings the real one back. Devices are asked for anew.
+void use_driver(const Driver* driver);
 
 /// "CUDA_ERROR_INVALID_VALUE (invalid argument)".
 std::string error_text(int result);
