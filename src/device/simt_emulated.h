@@ -206,8 +206,9 @@ inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
 inline double divide(double a, double b) { return a / b; }
 inline float round_even(float x) { return __builtin_rintf(x); }
-inline float fast_exp2(float x) { return __builtin_exp2f(x); }
-inline float fast_reciprocal(float x) { return 1.0f / x; }
+inline float without_subnormals(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x; }
+inline float fast_exp2(float x) { return without_subnormals(__builtin_exp2f(without_subnormals(x))); }
+inline float fast_reciprocal(float x) { return without_subnormals(1.0f / without_subnormals(x)); }
 
 inline float from_bf16(uint16_t code) { return decode_bf16(code); }
 inline float from_f16(uint16_t code) { return decode_f16(code); }
