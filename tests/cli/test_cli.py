@@ -154,7 +154,7 @@ def test_shipped_models_are_found_by_name():
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "subcommand"),
-    (["nonsense"], "unknown command 'nonsense'; known: moe, gemm, explain, ops, doctor"),
+    (["nonsense"], "unknown command 'nonsense'; known: moe, gemm, bench, explain, ops, doctor"),
     (["moe", "nonsense"], "unknown command 'nonsense'; known: run, bench"),
     (["moe", "run", "--nonsense"], "--nonsense"),
     (["moe", "run", "--tokens", "0"], "--tokens"),

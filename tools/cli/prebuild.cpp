@@ -199,6 +199,11 @@ int run(const PrebuildCommand& command, const Common& common) {
           "prebuild: nothing to compile is named; expected --model, --op or --all");
   const PrebuildRequests list = requests_of(command);
   jit::Cache& cache = jit::default_cache();
+  // A folder that cannot be written to (an image, say) serves as long as nothing has to be compiled.
+  const std::string problem = settings().jit == JitMode::on ? cache.disk_problem() : "";
+  const auto is_kept = [&](const jit::CompileRequest& request) { return cache.has(jit::compiler_for(*request.target), request); };
+  if (!problem.empty() && !std::ranges::all_of(list.requests(), is_kept))
+    fail(Code::io_error, str("prebuild: nothing that is compiled now would be kept: ", problem));
   if (list.requests().empty())
     fail(Code::unsupported, str("prebuild: no kernel is needed for ", list.problems(), " problems on ", command.targets,
                                 "; `eitri explain OP PROBLEM --target T` says which rows take one, and why not"));
