@@ -385,14 +385,17 @@ void Cache::refuse(Job& job, const Compiled& compiled, Manifest&& manifest) {
 
 Cache& default_cache() {
   static std::mutex mutex;
-  static Cache* current = nullptr;  // earlier ones stay alive for those who use them; only tests make a second one
+  // Earlier ones stay alive for those who use them; only tests make a second one. Never destroyed, as late threads may ask.
+  static auto& all = *new std::vector<std::unique_ptr<Cache>>;
+  static Cache* current = nullptr;
   static const Settings* of = nullptr;
   const Settings& now = settings();
   const std::lock_guard lock(mutex);
   if (current == nullptr || of != &now) {
     CacheOptions options = {.root = now.cache_dir.empty() ? std::string() : now.cache_dir + "/jit"};
     options.mode = now.jit;
-    current = new Cache(std::move(options));
+    all.push_back(std::make_unique<Cache>(std::move(options)));
+    current = all.back().get();
     of = &now;
   }
   return *current;

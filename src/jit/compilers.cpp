@@ -1,7 +1,9 @@
 // Which compiler serves a target, and what a request may ask of one.
 #include <array>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -35,6 +37,8 @@ std::mutex mutex;
 
 /// `mutex` is held.
 Finds& finds() {
+  // Earlier ones stay alive: what they found is in use. Only tests make a second one.
+  static auto& all = *new std::vector<std::unique_ptr<Finds>>;
   static Finds* current = nullptr;
   const Settings& now = settings();
   for (const auto& [name, path] : now.compilers) {
@@ -46,7 +50,10 @@ Finds& finds() {
     }
     require(found, "settings: EITRI_COMPILER names the kind \"", name, "\"; expected one of ", known);
   }
-  if (current == nullptr || &current->settings != &now) current = new Finds(now);
+  if (current == nullptr || &current->settings != &now) {
+    all.push_back(std::make_unique<Finds>(now));
+    current = all.back().get();
+  }
   return *current;
 }
 
