@@ -1,8 +1,10 @@
 // User ops on a stand-in for a GPU: what is compiled for the host with lanes emulated one after another, so that the generated
 // kernels run here. tests/compile compiles them for GPUs.
 #include <dlfcn.h>
+
 #include <gmock/gmock.h>
 
+#include <list>
 #include <numeric>
 
 #include "base/numeric.h"
@@ -73,7 +75,10 @@ const GpuLauncher kEmulation = {
       ++loads;
       void* const library = ::dlopen(binary.path.c_str(), RTLD_NOW | RTLD_LOCAL);
       EXPECT_NE(library, nullptr) << ::dlerror();
-      auto* const kernel = new Kernel{::dlsym(library, entry), static_cast<Place*>(::dlsym(library, "eitri_place"))};
+      // As real ones, they are never unloaded.
+      static auto& kernels = *new std::list<Kernel>;
+      kernels.push_back({::dlsym(library, entry), static_cast<Place*>(::dlsym(library, "eitri_place"))});
+      auto* const kernel = &kernels.back();
       EXPECT_NE(kernel->function, nullptr);
       return kernel;
     },
