@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of the `eitri` command and writes everything they print, with what it was measured on, to one JSON file.
 
-Evidence in bench/results/ is made by this script alone. A result holds: the commands, the date, the machine as `eitri doctor`
+Evidence in bench/results/ is made by this script (a file that is not says so in `made_by`). A result holds: the commands, the date, the machine as `eitri doctor`
 sees it, the commit, a revision (hash of the sources) of each operator, and every case, the bad ones included.
 """
 import argparse
@@ -60,6 +60,14 @@ def revisions():
     return out
 
 
+def without_paths(doctor):
+    """What `doctor` says of the machine, less where things lie on it."""
+    doctor.get("cache_dir", {}).pop("path", None)
+    for compiler in doctor.get("compilers", []):
+        compiler["path"] = pathlib.PurePath(compiler["path"]).name
+    return doctor
+
+
 def commit():
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run(git + ["rev-parse", "HEAD"], capture_output=True, text=True)
@@ -92,7 +100,7 @@ def main():
         "revisions": revisions(),
         "system": platform.platform(),
         "load_average": pathlib.Path("/proc/loadavg").read_text().split()[:3],
-        "doctor": json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & set(CPU_SUITES) else []))),
+        "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & set(CPU_SUITES) else [])))),
         "runs": [],
     }
     for suite in options.suite or CPU_SUITES:

@@ -11,9 +11,8 @@
 //   numbers      fma root rsqrt round_even fast_exp2 fast_reciprocal dot4, from_*/to_*/pack*_*/unpack4_* conversions with the bits of
 //                base/numeric.h, struct F and the functions of device/vec_math.h on it
 //                divide, root of doubles: normal numbers (root also 0) with normal results; an ulp off beyond
-//   launch       EITRI_KERNEL(threads) entry, EITRI_KERNEL_FOR(threads, registers) for one that makes do with so many registers,
-//                EITRI_KERNEL_ROOM(threads, blocks) for one whose registers leave room for so many blocks on a unit and no more (256
-//                threads or a multiple), launch_dependents(), wait_for_dependencies()
+//   launch       EITRI_KERNEL(threads) entry, EITRI_KERNEL_FOR(threads, registers) for one that makes do with so many registers, so that
+//                whole blocks of them share a unit; launch_dependents(), wait_for_dependencies()
 //
 // Kernels name neither a warp size nor a vendor. A block is a multiple of the warp; grids and blocks have one dimension.
 // Functions are EITRI_INLINE, loops over registers EITRI_UNROLL. Multiplications and additions are never fused unless

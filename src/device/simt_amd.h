@@ -17,8 +17,6 @@
 #define EITRI_WAVES(threads, registers) \
   (EITRI_BLOCKS(threads, registers) * (threads) < 256 ? 1 : EITRI_BLOCKS(threads, registers) * (threads) / 256)
 #define EITRI_KERNEL_FOR(threads, registers) EITRI_KERNEL(threads) __attribute__((amdgpu_waves_per_eu(EITRI_WAVES(threads, registers))))
-// Blocks spread over four units of a lane's registers each.
-#define EITRI_KERNEL_ROOM(threads, blocks) EITRI_KERNEL(threads) __attribute__((amdgpu_waves_per_eu((threads) * (blocks) / 256)))
 #define EITRI_SHARED static __attribute__((shared))
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("nounroll")

@@ -14,7 +14,6 @@
 // At most `registers` a thread (or as near as whole blocks allow), so that enough blocks share a multiprocessor.
 #define EITRI_KERNEL_FOR(threads, registers) \
   extern "C" __global__ void __launch_bounds__(threads, (65536 / (registers) / (threads) < 1 ? 1 : 65536 / (registers) / (threads)))
-#define EITRI_KERNEL_ROOM(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define EITRI_SHARED __shared__
 #define EITRI_UNROLL _Pragma("unroll")
 #define EITRI_ROLL _Pragma("unroll 1")

@@ -26,7 +26,6 @@
 #define EITRI_INLINE inline
 #define EITRI_KERNEL(threads) inline void
 #define EITRI_KERNEL_FOR(threads, registers) EITRI_KERNEL(threads)
-#define EITRI_KERNEL_ROOM(threads, blocks) inline void
 #define EITRI_SHARED static
 #define EITRI_UNROLL
 #define EITRI_ROLL

@@ -4,8 +4,7 @@
 
 #include <cstdio>
 
-#include "compile/kernel_binary.h"
-#include "jit/compiler.h"
+#include "compile/check_entry.h"
 #include "ops/gemm/simt.h"
 #include "ops/grouped_gemm/simt.h"
 
@@ -51,22 +50,11 @@ void expect_good_kernels(const jit::Compiler& compiler, const char* target_name,
   const Device& device = nominal_gpu(target_name);
   int most = 0;
   for (const Expectation& e : expectations()) {
-    std::string what = str(e.entry.entry);
-    for (const std::string& define : e.entry.defines) what += " " + define;
-    SCOPED_TRACE(what);
-    const jit::CompileRequest request = compile_request(e.entry.source(), "test", device);
-    jit::check_request(request);
-    const jit::Compiled compiled = compiler.compile(request, jit::include_closure(request.source));
-    ASSERT_TRUE(compiled.ok) << compiled.log;
-    EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << compiled.log;
-    ASSERT_NE(compiled.binary.find(e.entry.entry), std::string::npos) << "the entry is not in the binary under its plain name";
-    const KernelFacts facts = read(compiled.binary);
-    ASSERT_EQ(facts.problem, "");
+    SCOPED_TRACE(text_of(e.entry));
+    KernelFacts facts;
+    ASSERT_NO_FATAL_FAILURE(check_entry(e.entry, e.argument_bytes, compiler, device, read, facts));
     // Spilled scalar registers of AMD's machines, which lie in lanes of vector registers and cost no memory, do not count.
-    EXPECT_EQ(facts.stack_bytes, 0);
     EXPECT_LE(facts.registers * e.room, registers) << "for " << e.room << " blocks";
-    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes))
-        << "host and kernel differ about the argument, or it has hidden ones";
     EXPECT_GT(e.load_bytes == 16 ? facts.load16 : e.load_bytes == 8 ? facts.load8 : facts.load4, 0) << "loads of " << e.load_bytes;
     if (std::string_view(e.entry.entry) != "gemm_decode") {
       EXPECT_GT(facts.store16, 0) << "f32 results are stored four at a time";

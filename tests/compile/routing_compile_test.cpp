@@ -6,8 +6,7 @@
 #include <cstdio>
 #include <set>
 
-#include "compile/kernel_binary.h"
-#include "jit/compiler.h"
+#include "compile/check_entry.h"
 #include "ops/moe_combine/simt.h"
 #include "ops/moe_sort/simt.h"
 #include "ops/topk_gating/simt.h"
@@ -85,23 +84,13 @@ void expect_good_kernels(const jit::Compiler& compiler, const char* target_name,
   std::set<std::string> seen;
   int most = 0;
   for (const Expectation& e : expectations(machine_of(device))) {
-    std::string what = str(e.entry.entry);
-    for (const std::string& define : e.entry.defines) what += " " + define;
+    const std::string what = text_of(e.entry);
     if (!seen.insert(what).second) continue;
     SCOPED_TRACE(what);
-    const jit::CompileRequest request = compile_request(e.entry.source(), "test", device);
-    jit::check_request(request);
-    const jit::Compiled compiled = compiler.compile(request, jit::include_closure(request.source));
-    ASSERT_TRUE(compiled.ok) << compiled.log;
-    EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << compiled.log;
-    ASSERT_NE(compiled.binary.find(e.entry.entry), std::string::npos) << "the entry is not in the binary under its plain name";
-    const KernelFacts facts = read(compiled.binary);
-    ASSERT_EQ(facts.problem, "");
-    EXPECT_EQ(facts.stack_bytes, 0);
+    KernelFacts facts;
+    ASSERT_NO_FATAL_FAILURE(check_entry(e.entry, e.argument_bytes, compiler, device, read, facts));
     EXPECT_LE(facts.spills, e.most_scalar_spills) << "a spilled vector register would be on the stack";
     EXPECT_LE(facts.registers, e.most_registers);
-    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes))
-        << "host and kernel differ about the argument, or it has hidden ones";
     EXPECT_TRUE(has_access(e.load_bytes, facts.load16, facts.load8, facts.load4)) << "no loads of " << e.load_bytes;
     EXPECT_TRUE(has_access(e.store_bytes, facts.store16, facts.store8, facts.store4)) << "no stores of " << e.store_bytes;
     most = std::max(most, facts.registers);

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <map>
 
-#include "compile/kernel_binary.h"
+#include "compile/check_entry.h"
 #include "jit/compiler.h"
 #include "jit/embedded.h"
 #include "ops/activation/simt.h"
@@ -73,27 +73,18 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
 /// `kernel` of the entry's file; the macros say the rest.
 void expect_good_kernels(const jit::Compiler& compiler, const char* target_name, const SimtMachine& machine,
                          KernelFacts (*read)(std::string_view), int register_file) {
-  const jit::Target& target = jit::target_named(target_name);
+  const Device& device = nominal_gpu(target_name);
   double slowest = 0, total = 0;
   int count = 0;
   for (const Expectation& e : expectations(machine)) {
-    std::string what = str(e.entry.entry);
-    for (const std::string& define : e.entry.defines) what += " " + define;
-    SCOPED_TRACE(what);
+    SCOPED_TRACE(text_of(e.entry));
+    KernelFacts facts;
     const auto start = std::chrono::steady_clock::now();
-    const jit::Compiled compiled = compile(compiler, target, jit::embedded_bundle(e.entry.file), e.entry.defines);
+    ASSERT_NO_FATAL_FAILURE(check_entry(e.entry, e.argument_bytes, compiler, device, read, facts));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     slowest = std::max(slowest, seconds), total += seconds, ++count;
-    ASSERT_TRUE(compiled.ok) << compiled.log;
-    EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << compiled.log;
-    ASSERT_NE(compiled.binary.find(e.entry.entry), std::string::npos) << "the entry is not in the binary under its plain name";
-    const KernelFacts facts = read(compiled.binary);
-    ASSERT_EQ(facts.problem, "");
-    EXPECT_EQ(facts.stack_bytes, 0);
     EXPECT_EQ(facts.spills, 0);
     EXPECT_LE(facts.registers * e.entry.threads, register_file);
-    EXPECT_EQ(facts.argument_bytes, static_cast<int64_t>(e.argument_bytes))
-        << "host and kernel differ about the argument, or it has hidden ones";
     if (e.store_bytes == 0) {
       EXPECT_EQ(facts.load16 + facts.store16, 0);
       continue;

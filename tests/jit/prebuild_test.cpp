@@ -114,7 +114,7 @@ TEST_F(PrebuildTest, StopsWhenTheCallerThrows) {
   EXPECT_LE(compiler.compiles, 4);
 }
 
-TEST_F(PrebuildTest, NothingToDoAndImpossibleRequests) {
+TEST_F(PrebuildTest, NoRequestsAndImpossibleOnes) {
   EXPECT_TRUE(prebuild(cache, {}, {.compiler = &compiler}).items.empty());
   std::vector<CompileRequest> requests = some(1);
   requests[0].target = nullptr;

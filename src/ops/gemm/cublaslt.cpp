@@ -1,7 +1,7 @@
 // gemm.library.cublaslt and cublaslt_f8: the matrix product by NVIDIA's library. What the library's epilogue does not do (gates, activations, scales
 // by row, a bias of another type) is done by gemm_epilogue of simt.cuh on fp32 or i32 sums in workspace; products of bf16, f16, f32
 // and of f8e4m3 with one scale a tensor go straight to c. The knob is the index in the library's list of algorithms, best first by
-// its own model.
+// its own model; where the list is shorter, the last one runs.
 //
 // c = a b^T by rows is c^T = b a^T by columns, which is how the library counts: its A is our b, transposed.
 #include "ops/gemm/gpu_library.h"
@@ -107,7 +107,7 @@ Handle handle_of(const Device& device) {
 /// one thread.
 class Product {
  public:
-  Product(const Gemm::Problem& p, const Layouts& l, const Device& device) {
+  Product(const Gemm::Problem& p, const Layouts& l, const Device& device) : handle_(handle_of(device)) {
     const Library& lib = *library();
     const bool integer = p.a == DType::i8;
     require_ok(lib.desc_create(&desc_, integer ? kCompute32I : kCompute32F, integer ? kI32 : kF32), "describe a product");
@@ -120,7 +120,7 @@ class Product {
     b_ = layout(data_type(p.a), p.k, p.n, l.b_stride, l.b_matrix, p.batch);
     a_ = layout(data_type(p.a), p.k, p.m, l.a_stride, l.a_matrix, p.batch);
     d_ = layout(data_type(output_type(p)), p.n, p.m, l.d_stride, l.d_matrix, p.batch);
-    find_algorithms(l, handle_of(device));
+    find_algorithms(l);
   }
   ~Product() {
     const Library& lib = *library();
@@ -131,19 +131,19 @@ class Product {
   Product(const Product&) = delete;
 
   int algorithms() const { return count_; }
+  bool ran[kMostAlgorithms] = {};  // by this thread
   void set(DescAttribute attribute, const void* pointer) const {
     require_ok(library()->desc_set(desc_, attribute, &pointer, sizeof pointer), "set a pointer");
   }
-  void run(const Device& device, int index, bool integer, const void* a, const void* b, void* d, std::byte* workspace,
-           Stream stream) const {
+  void run(int index, bool integer, const void* a, const void* b, void* d, std::byte* workspace, Stream stream) const {
     const float one = 1, zero = 0;
     const int32_t whole_one = 1, whole_zero = 0;
     const void* const alpha = integer ? static_cast<const void*>(&whole_one) : &one;
     const void* const beta = integer ? static_cast<const void*>(&whole_zero) : &zero;
     const Heuristic& choice = found_[std::min(index, count_ - 1)];
-    require_ok(library()->matmul(handle_of(device), desc_, alpha, b, b_, a, a_, beta, d, d_, d, d_, &choice.algorithm, workspace,
-                                 kLibraryWorkspace, stream),
-               "multiply");
+    require_ok(
+        library()->matmul(handle_, desc_, alpha, b, b_, a, a_, beta, d, d_, d, d_, &choice.algorithm, workspace, kLibraryWorkspace, stream),
+        "multiply");
   }
 
  private:
@@ -158,7 +158,7 @@ class Product {
     }
     return made;
   }
-  void find_algorithms(const Layouts& l, Handle handle) {
+  void find_algorithms(const Layouts& l) {
     const Library& lib = *library();
     Handle preference = nullptr;
     require_ok(lib.preference_create(&preference), "create a preference");
@@ -173,12 +173,13 @@ class Product {
     set(kAlignD, l.d_align);
     int count = 0;
     // A status that is not 0 says that there is none.
-    if (lib.heuristic(handle, desc_, b_, a_, d_, d_, preference, kMostAlgorithms, found_, &count) == 0)
+    if (lib.heuristic(handle_, desc_, b_, a_, d_, d_, preference, kMostAlgorithms, found_, &count) == 0)
       for (int i = 0; i < count; ++i)
         if (found_[i].state == 0 && found_[i].workspace <= kLibraryWorkspace) found_[count_++] = found_[i];
     lib.preference_destroy(preference);
   }
 
+  const Handle handle_;
   Handle desc_ = nullptr, a_ = nullptr, b_ = nullptr, d_ = nullptr;
   Heuristic found_[kMostAlgorithms] = {};
   int count_ = 0;
@@ -211,20 +212,20 @@ Product& product_of(const Gemm::Problem& p, const Layouts& l, const Device& devi
   return *products.emplace(key, std::make_unique<Product>(p, l, device)).first->second;
 }
 
-/// The library loads its kernels when they first run, which must not happen while a stream captures.
-void refuse_first_run_in_capture(const Gemm::Problem& p, const Layouts& l, const Device& device, int index, Stream stream) {
+/// The library loads its kernels when they first run, which must not happen while a stream captures. What this thread has run needs no
+/// second look.
+void refuse_first_run_in_capture(Product& product, const Key& key, int index, Stream stream) {
+  bool& ran_here = product.ran[index];
+  if (ran_here) return;
   static std::mutex mutex;
   static std::unordered_set<uint64_t> ran;
-  static thread_local std::unordered_set<uint64_t> ran_here;
-  const uint64_t id = Key::Hash{}({p, l, device.id.index}) * 8 + static_cast<uint64_t>(index);
-  if (ran_here.contains(id)) return;
+  const uint64_t id = Key::Hash{}(key)*kMostAlgorithms + static_cast<uint64_t>(index);
   const std::lock_guard lock(mutex);
   if (!ran.contains(id) && cuda::is_capturing(stream))
     fail(Code::unsupported, "the library has not run this product yet, and the stream captures a graph; call it once before");
   if (ran.size() > 65536) ran.clear();
-  if (ran_here.size() > 65536) ran_here.clear();
   ran.insert(id);
-  ran_here.insert(id);
+  ran_here = true;
 }
 
 Support supports(const Gemm::Problem& p, const Device& device) {
@@ -272,7 +273,7 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
   const bool apart = l.a_stride >= p.k && l.b_stride >= p.k;
   // The library wants vectors of a bias.
   const bool odd_bias = direct && p.bias != DType::none && reinterpret_cast<uintptr_t>(args.bias.data) % 16 != 0;
-  const Product* const found = apart && !odd_bias ? &product_of(p, l, launch.device) : nullptr;
+  Product* const found = apart && !odd_bias ? &product_of(p, l, launch.device) : nullptr;
   if (found == nullptr || found->algorithms() == 0) {
     const Kernel<Gemm> tile = gemm_simt_tile();
     Launch other = launch;
@@ -281,14 +282,14 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, 
     tile.launch(args, p, tile.guess(p, launch.device).config, other);
     return;
   }
-  const Product& product = *found;
-  refuse_first_run_in_capture(p, l, launch.device, config[0], launch.stream);
+  Product& product = *found;
+  refuse_first_run_in_capture(product, {p, l, launch.device.id.index}, config[0], launch.stream);
   if (direct && p.bias != DType::none) product.set(kBiasPointer, args.bias.data);
   if (direct && p.a == DType::f8e4m3) {
     product.set(kScaleAPointer, args.b_scale.data);
     product.set(kScaleBPointer, args.a_scale.data);
   }
-  product.run(launch.device, config[0], integer, a.data, b.data, const_cast<void*>(d.data), launch.workspace, launch.stream);
+  product.run(config[0], integer, a.data, b.data, const_cast<void*>(d.data), launch.workspace, launch.stream);
   if (direct) return;
   const GemmEpilogueGrid grid = gemm_epilogue_grid(gemm_finish(args, p), p, sums, p.m * p.n, p.n);
   launch_kernel(launch, 0, {.blocks = grid.blocks, .threads = kGemmEpilogueThreads}, grid);

@@ -127,7 +127,7 @@ template <GemmDecodeForm kForm> EITRI_INLINE void gemm_decode(const GemmGrid& gr
 }  // namespace eitri::EITRI_SIMT
 
 #if defined(EITRI_TILE_M)
-EITRI_KERNEL_ROOM(eitri::kGemmTileThreads, eitri::gemm_tile_room(EITRI_TILE_M, EITRI_TILE_N)) gemm_tile(const eitri::GemmGrid grid) {
+EITRI_KERNEL_FOR(eitri::kGemmTileThreads, eitri::gemm_tile_registers(EITRI_TILE_M, EITRI_TILE_N)) gemm_tile(const eitri::GemmGrid grid) {
   using namespace eitri;
   EITRI_SIMT::gemm_tile<GemmTileForm{.a = DType::EITRI_A, .tile_m = EITRI_TILE_M, .tile_n = EITRI_TILE_N, .wide = EITRI_WIDE}>(grid);
 }

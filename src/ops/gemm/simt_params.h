@@ -44,6 +44,8 @@ struct GemmTileForm {
 inline constexpr int kGemmTileThreads = 256;
 /// Blocks that a unit should have registers for. The largest tile keeps too much in registers to share a unit.
 constexpr int gemm_tile_room(int tile_m, int tile_n) { return tile_m * tile_n > 8192 ? 1 : 2; }
+/// Registers of a thread that leave that room.
+constexpr int gemm_tile_registers(int tile_m, int tile_n) { return 65536 / kGemmTileThreads / gemm_tile_room(tile_m, tile_n); }
 
 /// What gemm_decode is compiled for. A block of 128 threads makes rows x 4 sums.
 struct GemmDecodeForm {

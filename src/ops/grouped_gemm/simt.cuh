@@ -70,7 +70,7 @@ template <GemmTileForm kForm> EITRI_INLINE void grouped_gemm_tile(const GroupedG
 }  // namespace eitri::EITRI_SIMT
 
 #if defined(EITRI_TILE_M)
-EITRI_KERNEL_ROOM(eitri::kGemmTileThreads, eitri::gemm_tile_room(EITRI_TILE_M, EITRI_TILE_N))
+EITRI_KERNEL_FOR(eitri::kGemmTileThreads, eitri::gemm_tile_registers(EITRI_TILE_M, EITRI_TILE_N))
 grouped_gemm_tile(const eitri::GroupedGemmGrid grid) {
   using namespace eitri;
   EITRI_SIMT::grouped_gemm_tile<GemmTileForm{.a = DType::EITRI_A, .tile_m = EITRI_TILE_M, .tile_n = EITRI_TILE_N}>(grid);

@@ -17,7 +17,8 @@ SimtEntry quantize_entry(const Quantize::Problem& problem, const RowShape& shape
 QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& problem);
 /// The shape without tuning.
 inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
-  // What a thread keeps is small, so that many rows go with four chunks a thread (bench: 4.2 TB/s; two: 3.5).
+  // What a thread keeps is small, so that many rows go with four chunks a thread (16384 x 7168
+  // bf16: 4.2 TB/s, two chunks 3.5; H200, 2026-11-30, `eitri bench quantize --all-configs`).
   return row_shape_with(p.cols, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
 }
 
