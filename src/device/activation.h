@@ -12,16 +12,16 @@
 namespace eitri::EITRI_VEC {
 
 /// The gate function f(x) alone; not for swiglu and situv2, which have no form without `up`.
-template <ActivationKind kKind> EITRI_INLINE F activate(const ActivationParams& p, F x) {
+template <ActivationKind kKind, Precision kPrecision = Precision::full> EITRI_INLINE F activate(const ActivationParams& p, F x) {
   if constexpr (kKind == ActivationKind::relu) return max(x, F::zero());
   else if constexpr (kKind == ActivationKind::silu) {
     const F g = p.limit > 0 ? min(x, F::set1(p.limit)) : x;
-    return g * sigmoid(g);
+    return g * sigmoid<kPrecision>(g);
   } else if constexpr (kKind == ActivationKind::gelu) return x * normal_cdf(x);
   else if constexpr (kKind == ActivationKind::gelu_tanh) {
     // 2 sqrt(2/pi) (x + 0.044715 x^3)
     const F cubic = fma(x * x, F::set1(0.044715f), F::set1(1.0f));
-    return x * sigmoid(x * cubic * F::set1(1.5957691216057308f));
+    return x * sigmoid<kPrecision>(x * cubic * F::set1(1.5957691216057308f));
   } else {
     static_assert(kKind == ActivationKind::none);
     return x;
@@ -29,21 +29,21 @@ template <ActivationKind kKind> EITRI_INLINE F activate(const ActivationParams& 
 }
 
 /// f(gate, up).
-template <ActivationKind kKind> EITRI_INLINE F activate(const ActivationParams& p, F g, F u) {
+template <ActivationKind kKind, Precision kPrecision = Precision::full> EITRI_INLINE F activate(const ActivationParams& p, F g, F u) {
   if constexpr (kKind == ActivationKind::swiglu) {
     if (p.limit > 0) {
       g = min(g, F::set1(p.limit));
       u = max(min(u, F::set1(p.limit)), F::set1(-p.limit));
     }
-    return g * sigmoid(F::set1(p.alpha) * g) * (u + F::set1(1.0f));
+    return g * sigmoid<kPrecision>(F::set1(p.alpha) * g) * (u + F::set1(1.0f));
   } else if constexpr (kKind == ActivationKind::situv2) {
-    const F gate = F::set1(p.beta) * tanh(g / F::set1(p.beta)) * sigmoid(g);
+    const F gate = F::set1(p.beta) * tanh(g / F::set1(p.beta)) * sigmoid<kPrecision>(g);
     return gate * (F::set1(p.linear_beta) * tanh(u / F::set1(p.linear_beta)));
   } else {
     if constexpr (kKind == ActivationKind::silu) {
       if (p.limit > 0) u = max(min(u, F::set1(p.limit)), F::set1(-p.limit));
     }
-    return activate<kKind>(p, g) * u;
+    return activate<kKind, kPrecision>(p, g) * u;
   }
 }
 

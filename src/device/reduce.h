@@ -14,6 +14,7 @@ struct Sum {
 struct Largest {
   static constexpr float kNeutral = 0.0f;
   template <class T> EITRI_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
+  EITRI_INLINE float operator()(float a, float b) const { return max_number(a, b); }
 };
 
 /// Over aligned groups of kLanes lanes, a power of two up to warp_size.
@@ -23,7 +24,6 @@ template <int kLanes, class T, class Op> EITRI_INLINE T group_reduce(T x, Op op)
   return x;
 }
 EITRI_INLINE float warp_sum(float x) { return group_reduce<warp_size>(x, Sum{}); }
-EITRI_INLINE float warp_max(float x) { return group_reduce<warp_size>(x, Largest{}); }
 
 constexpr EITRI_HD int next_power_of_two(int n) {
   int power = 1;
@@ -43,18 +43,26 @@ template <int kThreads, class T = float> class BlockReduce {
   template <class Op> EITRI_INLINE T operator()(T x, Op op) {
     x = group_reduce<warp_size>(x, op);
     if constexpr (kWarps == 1) return x;
-    if (lane() == 0) partials_[half_ * kWarps + warp()] = x;
-    sync();
     constexpr int kGroup = next_power_of_two(kWarps);
-    const int mine = lane() % kGroup;
-    const T partial = mine < kWarps ? static_cast<T>(partials_[half_ * kWarps + mine]) : Op::kNeutral;
-    half_ ^= 1;
-    return group_reduce<kGroup>(partial, op);
+    return group_reduce<kGroup>(of_warp(lane() % kGroup, x, Op::kNeutral), op);
   }
   EITRI_INLINE T sum(T x) { return (*this)(x, Sum{}); }
-  EITRI_INLINE T max(T x) { return (*this)(x, Largest{}); }
+  /// Of numbers that are neither NaN nor negative.
+  EITRI_INLINE float largest(float x) {
+    x = warp_largest(x);
+    if constexpr (kWarps == 1) return x;
+    return warp_largest(of_warp(lane(), x, 0.0f));
+  }
 
  private:
+  /// x of warp `wanted`, where each warp brings its own; `neutral` where there is no such warp.
+  EITRI_INLINE T of_warp(int wanted, T x, T neutral) {
+    if (lane() == 0) partials_[half_ * kWarps + warp()] = x;
+    sync();
+    const T partial = wanted < kWarps ? static_cast<T>(partials_[half_ * kWarps + wanted]) : neutral;
+    half_ ^= 1;
+    return partial;
+  }
   Partials& partials_;
   int half_ = 0;
 };

@@ -47,7 +47,7 @@ template <Rows kRows> using Column = typename ColumnOf<kRows>::type;
 EITRI_INLINE bool is_early_block() { return block() < 2048; }
 template <int kThreads> EITRI_INLINE void prefetch_row(const void* row, int64_t bytes) {
   constexpr int kLine = 128;
-  for (int64_t at = int64_t{thread()} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
+  EITRI_ROLL for (int64_t at = int64_t{thread()} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
 }
 
 /// Elements [first, first + kWide) of a row of n.
@@ -161,21 +161,52 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> pack(const floa
 }
 
 /// The largest magnitude that a quantised type stores.
-template <DType kType> EITRI_INLINE float largest_of() {
+template <DType kType> constexpr EITRI_HD float largest_of() {
   return kType == DType::i8 ? kI8Max : kType == DType::f8e4m3 ? F8e4m3::max : F8e4m3fnuz::max;
 }
 
-/// What a block maximum counts of the elements.
-template <int kWide> EITRI_INLINE float largest_magnitude(const float (&x)[kWide], float amax) {
-  EITRI_UNROLL for (int e = 0; e < kWide; ++e) amax = Largest{}(finite_abs(x[e]), amax);
-  return amax;
+/// The scale of a block of codes of kType, and its inverse: the bits of scale_from_amax() and inverse_scale(), by products. What is below
+/// the floor of scales in the end may be rounded in any way; all else is scaled up first so that no remainder is subnormal.
+struct Scale {
+  float value, inverse;
+};
+template <DType kType> EITRI_INLINE Scale scale_of(float amax) {
+  constexpr float kMax = largest_of<kType>(), kInverse = 1.0f / kMax;
+  const bool small = amax < 1.0f;
+  const float quotient = quotient_by(small ? amax * power_of_two(64) : amax, kMax, kInverse);
+  const float scale = max_number(small ? quotient * power_of_two(-64) : quotient, power_of_two(-126));
+  return amax == 0.0f ? Scale{0.0f, 0.0f} : Scale{scale, reciprocal(scale)};
 }
 
-/// Codes of the elements, for a scale whose inverse is given, to a row.
+/// What a block maximum counts of elements: the largest finite magnitude.
+struct Magnitude {
+  float largest = 0.0f;
+  float zero = 0.0f;  // NaN as soon as one element is not finite
+  EITRI_INLINE bool all_finite() const { return zero == 0.0f; }
+
+  template <int kWide> EITRI_INLINE void add(const float (&x)[kWide]) {
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      largest = max_number(largest, magnitude(fma(x[e], 0.0f, x[e])));  // x, or NaN, which is no number
+      zero = fma(x[e], 0.0f, zero);
+    }
+  }
+};
+
+/// Codes of the elements to a row, for a scale whose inverse is given. With `all_finite` the scale is of these elements, none of
+/// which is infinite or NaN: then no product is beyond the largest code.
 template <DType kOut, Rows kRows, int kWide>
-EITRI_INLINE void store_codes(const float (&x)[kWide], float inverse, void* row, Column<kRows> first, Column<kRows> n) {
+EITRI_INLINE void store_codes(const float (&x)[kWide], float inverse, bool all_finite, void* row, Column<kRows> first, Column<kRows> n) {
   float scaled[kWide];
   EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * inverse;
+  if constexpr (kOut == DType::i8) {
+    if (all_finite) {
+      Raw<kOut, kWide> raw;
+      EITRI_UNROLL for (int i = 0; i < kWide / 4; ++i) raw.w[i] =
+          pack4_small(scaled[4 * i], scaled[4 * i + 1], scaled[4 * i + 2], scaled[4 * i + 3]);
+      store_raw<kOut, kWide, kRows>(raw, row, first, n);
+      return;
+    }
+  }
   store_raw<kOut, kWide, kRows>(pack<kOut>(scaled), row, first, n);
 }
 

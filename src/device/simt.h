@@ -4,11 +4,11 @@
 //
 //   places       thread() block() block_size() grid_size() warp_size lane() warp()          all in x
 //   order        sync() (block: control and memory), sync_warp()
-//   warp         shuffle_xor shuffle_down shuffle_up shuffle_idx ballot any all: every lane of the warp takes part
+//   warp         shuffle_xor shuffle_down shuffle_up shuffle_idx ballot any all warp_largest: every lane of the warp takes part
 //   memory       EITRI_SHARED Shared<T, kCount> name;   name[i]: bounds and races are checked in emulation
 //                load16 load8 load4 store16 store8 store4 (aligned to their size), prefetch, atomic_add
 //   words        count_bits, lowest_bit (of a word that is not 0): of ballots
-//   numbers      fma root rsqrt round_even fast_exp2 fast_reciprocal dot4, from_*/to_*/pack*_*/unpack4_* conversions with the bits of
+//   numbers      fma root rsqrt reciprocal quotient_by magnitude max_number bounded round_even fast_exp2 fast_reciprocal dot4, from_*/to_*/pack*_*/unpack4_* conversions with the bits of
 //                base/numeric.h, struct F and the functions of device/vec_math.h on it
 //                divide, root of doubles: normal numbers (root also 0) with normal results; an ulp off beyond
 //   launch       EITRI_KERNEL(threads) entry, EITRI_KERNEL_FOR(threads, registers) for one that makes do with so many registers, so that
@@ -32,7 +32,14 @@
 namespace eitri::EITRI_SIMT {
 
 /// Two roundings, the same everywhere; for what is computed once a row.
-EITRI_INLINE float rsqrt(float x) { return 1.0f / root(x); }
+EITRI_INLINE float rsqrt(float x) { return reciprocal(root(x)); }
+
+/// x / divisor, correctly rounded, for normal x and quotients, infinity and NaN, given the correctly rounded `inverse` of the divisor:
+/// the remainder is exact, and the quotient off by an ulp at most before it counts (Markstein, 1990).
+EITRI_INLINE float quotient_by(float x, float divisor, float inverse) {
+  const float q = x * inverse, rest = fma(-q, divisor, x);
+  return rest == rest ? fma(rest, inverse, q) : q;
+}
 
 }  // namespace eitri::EITRI_SIMT
 

@@ -100,6 +100,18 @@ EITRI_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, 
 EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), sum, false);
 }
+EITRI_INLINE float magnitude(float x) { return __builtin_fabsf(x); }
+/// The larger one; of a number and NaN, the number.
+EITRI_INLINE float max_number(float a, float b) { return __builtin_fmaxf(a, b); }
+/// 1 / x, for 0, infinity and magnitudes in [2^-126, 2^126].
+EITRI_INLINE float reciprocal(float x) { return 1.0f / x; }
+/// The largest x of the warp; none is NaN or negative.
+EITRI_INLINE float warp_largest(float x) {
+  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_number(x, shuffle_xor(x, mask));
+  return x;
+}
+/// x within [low, high]; NaN stays.
+EITRI_INLINE float bounded(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 EITRI_INLINE float root(float x) { return __builtin_sqrtf(x); }
 EITRI_INLINE double root(double x) { return __builtin_sqrt(x); }
 EITRI_INLINE double divide(double a, double b) { return a / b; }
@@ -122,6 +134,11 @@ EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
 /// Four codes of to_i8 in a word, the first one low.
 EITRI_INLINE uint32_t pack4_i8(float a, float b, float c, float d) {
   const auto byte = [](float x) { return static_cast<uint32_t>(static_cast<uint8_t>(to_i8(x))); };
+  return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+}
+/// The same of magnitudes below 127.5, faster: the sum has unit 1 and is rounded to it, its low byte is the code.
+EITRI_INLINE uint32_t pack4_small(float a, float b, float c, float d) {
+  const auto byte = [](float x) { return float_bits(x + 12582912.0f) & 0xffu; };  // 1.5 * 2^23
   return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
 }
 EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {

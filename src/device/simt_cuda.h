@@ -78,7 +78,31 @@ EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
   return result;
 }
+EITRI_INLINE float magnitude(float x) { return fabsf(x); }
+/// The larger one; of a number and NaN, the number.
+EITRI_INLINE float max_number(float a, float b) { return fmaxf(a, b); }
+/// x within [low, high]; NaN stays.
+EITRI_INLINE float bounded(float x, float low, float high) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(low));
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(result), "f"(high));
+  return result;
+}
 EITRI_INLINE float root(float x) { return __fsqrt_rn(x); }
+/// 1 / x, correctly rounded, for 0, infinity and magnitudes in [2^-126, 2^126]: what the compiler's own division does for these, without
+/// its code for all others, which is longer than many a kernel.
+EITRI_INLINE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float error = __fmaf_rn(y, x, -1.0f);
+  return error == error ? __fmaf_rn(y, -error, y) : y;
+}
+/// The largest x of the warp; none is NaN or negative. The bits of such numbers are in their order.
+EITRI_INLINE float warp_largest(float x) {
+  uint32_t bits;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(bits) : "r"(float_bits(x)));
+  return bits_float(bits);
+}
 // The compiler's own division and root of doubles call a function for rare operands, around which registers are spilled.
 EITRI_INLINE double divide(double a, double b) {
   double r;
@@ -152,6 +176,15 @@ EITRI_INLINE uint32_t pack4_i8(float a, float b, float c, float d) {
   uint32_t high, codes;
   asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(whole(d)), "r"(whole(c)));
   asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(codes) : "r"(whole(b)), "r"(whole(a)), "r"(high));
+  return codes;
+}
+/// The same of magnitudes below 127.5, faster: the sum has unit 1 and is rounded to it, its low byte is the code.
+EITRI_INLINE uint32_t pack4_small(float a, float b, float c, float d) {
+  constexpr float kShifter = 12582912.0f;  // 1.5 * 2^23
+  uint32_t low, high, codes;
+  asm("prmt.b32 %0, %1, %2, 0x0040;" : "=r"(low) : "r"(float_bits(a + kShifter)), "r"(float_bits(b + kShifter)));
+  asm("prmt.b32 %0, %1, %2, 0x0040;" : "=r"(high) : "r"(float_bits(c + kShifter)), "r"(float_bits(d + kShifter)));
+  asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(codes) : "r"(low), "r"(high));
   return codes;
 }
 EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {

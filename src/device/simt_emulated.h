@@ -201,6 +201,18 @@ inline int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
   return sum;
 }
+inline float magnitude(float x) { return __builtin_fabsf(x); }
+/// The larger one; of a number and NaN, the number.
+inline float max_number(float a, float b) { return b > a || a != a ? b : a; }
+/// 1 / x, for 0, infinity and magnitudes in [2^-126, 2^126].
+inline float reciprocal(float x) { return 1.0f / x; }
+/// The largest x of the warp; none is NaN or negative.
+inline float warp_largest(float x) {
+  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_number(x, shuffle_xor(x, mask));
+  return x;
+}
+/// x within [low, high]; NaN stays.
+inline float bounded(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
 inline double divide(double a, double b) { return a / b; }
@@ -222,6 +234,11 @@ inline uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
 /// Four codes of to_i8 in a word, the first one low.
 inline uint32_t pack4_i8(float a, float b, float c, float d) {
   const auto byte = [](float x) { return static_cast<uint32_t>(static_cast<uint8_t>(to_i8(x))); };
+  return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+}
+/// The same of magnitudes below 127.5, faster: the sum has unit 1 and is rounded to it, its low byte is the code.
+inline uint32_t pack4_small(float a, float b, float c, float d) {
+  const auto byte = [](float x) { return float_bits(x + 12582912.0f) & 0xffu; };  // 1.5 * 2^23
   return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
 }
 inline uint32_t pack4_f8e4m3(float a, float b, float c, float d) {

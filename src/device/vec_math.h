@@ -77,19 +77,24 @@ EITRI_INLINE F expm1_positive(F x) {
   return fma(detail::expm1_reduced(reduced.r), power, power - F::set1(1.0f));
 }
 
+/// What a value is computed for: `narrow` is for results of 16 bits or fewer, whose rounding is far coarser than a few ulp.
+enum class Precision : uint8_t { full, narrow };
+
 #if defined(EITRI_SIMT)
-/// 1 / (1 + e^-x) through the special function unit, whose 2^t is exact to 2^-22 only for the t that it is given: what rounding
-/// loses of t = -x log2 e is put back as a factor. Within 3 ulp; 0 below -87.3.
-EITRI_INLINE F sigmoid(F x) {
+/// 1 / (1 + e^-x) through the special function unit, whose 2^t is exact to 2^-22 only for the t that it is given. full: what rounding
+/// loses of t = -x log2 e is put back as a factor; within 3 ulp; 0 below -87.3. narrow: it is not, so that the relative error is up to
+/// 0.65 |x| / (1 + e^x) + 5.5 ulp.
+template <Precision kPrecision = Precision::full> EITRI_INLINE F sigmoid(F x) {
   constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596299e-8f, kLn2 = 0.69314718f;
-  const float y = min(max(-x, F::set1(-88.0f)), F::set1(88.0f)).v;  // both keep NaN
-  const float t = y * kLog2e, lost = fma(y, kLog2eLow, fma(y, kLog2e, -t));
+  if constexpr (kPrecision == Precision::narrow) return {fast_reciprocal(1.0f + fast_exp2(x.v * -kLog2e))};
+  const float y = bounded(-x.v, -88.0f, 88.0f);
+  const float t = y * kLog2e, lost = fma(y, kLog2eLow, -fma(y, -kLog2e, t));
   const float power = fast_exp2(t);
   return quotient(F::set1(1.0f), F{1.0f + fma(power, lost * kLn2, power)});
 }
 #else
 /// 1 / (1 + e^-x); 0 below -88.7.
-EITRI_INLINE F sigmoid(F x) { return F::set1(1.0f) / (F::set1(1.0f) + exp(-x)); }
+template <Precision = Precision::full> EITRI_INLINE F sigmoid(F x) { return F::set1(1.0f) / (F::set1(1.0f) + exp(-x)); }
 #endif
 
 EITRI_INLINE F tanh(F x) {

@@ -46,12 +46,12 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   const auto act = [&](const Activation::Problem& p) {
     const RowShape shape = activation_shape(p, machine);
     for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
-      add(activation_entry(p, shape, activation_registers(p, shape), access), sizeof(ActivationGrid), p.x, p.out, access);
+      add(activation_entry(p, shape, activation_registers(p, shape, machine), access), sizeof(ActivationGrid), p.x, p.out, access);
   };
   const auto codes = [&](const Quantize::Problem& p) {
     const RowShape shape = quantize_shape(p, machine);
     for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
-      add(quantize_entry(p, shape, quantize_registers(p, shape), access), sizeof(QuantizeGrid), p.x, p.q, access);
+      add(quantize_entry(p, shape, quantize_registers(p, shape, machine), access), sizeof(QuantizeGrid), p.x, p.q, access);
   };
   for (const auto& [p, note] : RmsNorm::cases().bench) norm(p);
   for (const auto& [p, note] : Activation::cases().bench) act(p);

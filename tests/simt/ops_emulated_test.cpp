@@ -13,11 +13,12 @@ using simt_emulation::check_emulated;
 using simt_emulation::EmulatedLaunch;
 using simt_emulation::tested_shape;
 
+template <int kRegisters>
 EmulatedLaunch rmsnorm_launch(const RmsNormArgs& args, const RmsNorm::Problem& p, int warp_size, int64_t most_blocks) {
   const RowShape shape = tested_shape(p.hidden, wide_of(p.x));
   RmsNormGrid grid = rmsnorm_grid(args, p);
   grid.blocks = std::min(grid.blocks, most_blocks);
-  const RmsNormForm form = rmsnorm_form(p, shape);
+  const RmsNormForm form = rmsnorm_form(p, shape, kRegisters);
   const RmsNormLane lane = warp_size == 32 ? simt32::rmsnorm_lane(form) : simt64::rmsnorm_lane(form);
   if (lane == nullptr) return {};
   return {shape.threads, grid.blocks, [=] { lane(grid); }};
@@ -43,7 +44,8 @@ EmulatedLaunch quantize_launch(const QuantizeArgs& args, const Quantize::Problem
   return {shape.threads, grid.blocks, [=] { lane(grid); }};
 }
 
-TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch); }
+TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<64>); }
+TEST(SimtOps, rmsnorm_with_few_registers_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<32>); }
 TEST(SimtOps, activation_equals_the_reference) { check_emulated<Activation>(activation_launch); }
 TEST(SimtOps, quantize_equals_the_reference) { check_emulated<Quantize>(quantize_launch); }
 
@@ -71,16 +73,18 @@ TEST(SimtShape, entries_name_what_they_are_compiled_for) {
   EXPECT_STREQ(entry.entry, "rmsnorm_block_per_row");
   EXPECT_EQ(entry.threads, 448);
   EXPECT_EQ(entry.blocks, 4096);
-  EXPECT_THAT(entry.defines,
-              testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3", "EITRI_QUANT=per_1x128",
-                                   "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2", "EITRI_ROWS=vectors", "EITRI_REGISTERS=40"));
+  EXPECT_THAT(entry.defines, testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3",
+                                                  "EITRI_QUANT=per_1x128", "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=448", "EITRI_CHUNKS=2",
+                                                  "EITRI_EARLY_WEIGHTS=true", "EITRI_ROWS=vectors", "EITRI_REGISTERS=40"));
   const Activation::Problem act{.rows = 64, .inter = 768};
-  EXPECT_THAT(activation_entry(act, activation_shape(act, {}), 48, RowAccess::elements).defines,
-              testing::ElementsAre("EITRI_ENTRY=activation_tiles", "EITRI_X=bf16", "EITRI_OUT=bf16", "EITRI_KIND=silu",
-                                   "EITRI_GATE=separated", "EITRI_THREADS=96", "EITRI_CHUNKS=1", "EITRI_ROWS=elements", "EITRI_REGISTERS=64"));
+  EXPECT_THAT(
+      activation_entry(act, activation_shape(act, {}), 48, RowAccess::elements).defines,
+      testing::ElementsAre("EITRI_ENTRY=activation_tiles", "EITRI_X=bf16", "EITRI_OUT=bf16", "EITRI_KIND=silu", "EITRI_GATE=separated",
+                           "EITRI_LIMITED=false", "EITRI_THREADS=96", "EITRI_CHUNKS=1", "EITRI_ROWS=elements", "EITRI_REGISTERS=64"));
   const Quantize::Problem codes{.rows = 1, .cols = 2048};
   EXPECT_THAT(quantize_entry(codes, quantize_shape(codes, {.warp_size = 64}), 32, RowAccess::vectors).defines,
-              testing::ElementsAre("EITRI_X=bf16", "EITRI_Q=i8", "EITRI_THREADS=256", "EITRI_CHUNKS=1", "EITRI_ROWS=vectors", "EITRI_REGISTERS=32"));
+              testing::ElementsAre("EITRI_X=bf16", "EITRI_Q=i8", "EITRI_THREADS=256", "EITRI_CHUNKS=1", "EITRI_ROWS=vectors",
+                                   "EITRI_REGISTERS=32"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ void block_total(const float* in, float* out) {
   EITRI_SHARED BlockReduce<kPlantedThreads>::Partials partials;
   BlockReduce<kPlantedThreads> reduce(partials);
   float total = 0;
-  for (int i = 0; i < 5; ++i) total = reduce.sum(in[thread()]) + reduce.max(in[thread()]) * 0;
+  for (int i = 0; i < 5; ++i) total = reduce.sum(in[thread()]) + reduce.largest(in[thread()]) * 0;
   out[thread()] = total;
 }
 void count_up(const float* in, float* out) {

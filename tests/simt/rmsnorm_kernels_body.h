@@ -8,27 +8,32 @@
 namespace eitri::EITRI_SIMT {
 
 constexpr auto rmsnorm_forms() {
-  FormList<RmsNormForm, 400> list;
+  FormList<RmsNormForm, 430> list;
   using enum DType;
+  const auto add = [&](RmsNormForm form) {
+    form.early_weights = form.chunks > 0;
+    list.add(form);
+    form.early_weights = false;
+    if (form.chunks > 1) list.add(form);
+  };
   const auto quant_of = [](DType out) { return out == f32 || out == bf16 || out == f16 ? Quant::none : Quant::per_token; };
   for (const DType x : {f32, bf16, f16}) {
     for (const DType out : {f32, bf16, f16, i8, f8e4m3, f8e4m3fnuz}) {
       for (const DType weight : {none, f32, x}) {
-        for (const DType residual : {none, f32, x})
-          list.add({x, weight, residual, out, quant_of(out), NormWeight::plain, kOneChunkThreads, 1});
-        if (weight != none) list.add({x, weight, none, out, quant_of(out), NormWeight::plus_one, kOneChunkThreads, 1});
+        for (const DType residual : {none, f32, x}) add({x, weight, residual, out, quant_of(out), NormWeight::plain, kOneChunkThreads, 1});
+        if (weight != none) add({x, weight, none, out, quant_of(out), NormWeight::plus_one, kOneChunkThreads, 1});
       }
       if (quant_of(out) == Quant::none) continue;
       for (const DType residual : {none, x})
-        for (const int chunks : {1, 4}) list.add({x, x, residual, out, Quant::per_1x128, NormWeight::plain, kOneChunkThreads, chunks});
+        for (const int chunks : {1, 4}) add({x, x, residual, out, Quant::per_1x128, NormWeight::plain, kOneChunkThreads, chunks});
     }
-    list.add({x, x, none, x, Quant::none, NormWeight::plain, kOneChunkThreads, 4});
-    list.add({x, x, none, x, Quant::none, NormWeight::plain, kLongRowThreads, 0});
+    add({x, x, none, x, Quant::none, NormWeight::plain, kOneChunkThreads, 4});
+    add({x, x, none, x, Quant::none, NormWeight::plain, kLongRowThreads, 0});
   }
-  list.add({bf16, bf16, bf16, bf16, Quant::none, NormWeight::plain, kLongRowThreads, 0});
-  list.add({bf16, bf16, none, f8e4m3, Quant::per_token, NormWeight::plain, kLongRowThreads, 0});
-  list.add({bf16, bf16, bf16, i8, Quant::per_token, NormWeight::plain, kOneChunkThreads, 4});
-  list.add({bf16, bf16, bf16, i8, Quant::per_1x128, NormWeight::plain, kLongRowThreads, 0});
+  add({bf16, bf16, bf16, bf16, Quant::none, NormWeight::plain, kLongRowThreads, 0});
+  add({bf16, bf16, none, f8e4m3, Quant::per_token, NormWeight::plain, kLongRowThreads, 0});
+  add({bf16, bf16, bf16, i8, Quant::per_token, NormWeight::plain, kOneChunkThreads, 4});
+  add({bf16, bf16, bf16, i8, Quant::per_1x128, NormWeight::plain, kLongRowThreads, 0});
   return list;
 }
 constexpr auto kRmsNormForms = rmsnorm_forms();

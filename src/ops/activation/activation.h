@@ -12,11 +12,12 @@ namespace eitri {
 
 /// The activation in double, and what an fp32 evaluation from exact arguments may be off by, in units of fp32's epsilon
 /// (2^-23): the rounding of each step, and how far a rounded argument moves the step after it. Without a gate `up` is ignored.
+/// For results written as `out`: GPU kernels take a shorter sigmoid for those of 16 bits or fewer (Precision in device/vec_math.h).
 struct ExactActivation {
   double value = 0;
   double error_eps = 0;
 };
-ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up);
+ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up, DType out = DType::f32);
 /// How far the value moves when gate and up are off by at most `gate_error` and `up_error`: evaluated, not linearised.
 double activation_spread(const ActivationParams& params, bool gated, double gate, double up, double gate_error, double up_error);
 /// Refuses a kind that does not go with the gate layout (swiglu and situv2 need one; none and relu take none) and bad

@@ -16,7 +16,7 @@ double at_most(double x, double limit) { return x > limit ? limit : x; }
 double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
 // Largest errors of the vector functions (device/vec_math.h), in eps of the result.
-constexpr double kSigmoidEps = 3, kTanhEps = 4, kCdfEps = 8, kStepEps = 0.5;
+constexpr double kSigmoidEps = 3, kNarrowSigmoidEps = 5.5, kTanhEps = 4, kCdfEps = 8, kStepEps = 0.5;
 // fp32 sigmoids below 2^-126 lose their bits: an absolute error of 2^-126, in eps, times the other factors.
 constexpr double kUnderflowEps = 0x1p-126 / 0x1p-23;
 
@@ -25,7 +25,9 @@ double sigmoid_condition(double x) { return std::isfinite(x) ? std::fabs(x) * (1
 
 }  // namespace
 
-ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up) {
+ExactActivation activate_exact(const ActivationParams& params, bool gated, double gate, double up, DType out) {
+  // Of the sigmoid of z. The short one rounds z log2 e, whose relative error is half an eps and that of the constant 0.11.
+  const auto sigmoid_eps = [&](double z) { return out == DType::f32 ? kSigmoidEps : kNarrowSigmoidEps + 0.65 * sigmoid_condition(z); };
   double x = gate, u = gated ? up : 1;
   double factor = 1, eps = 0;  // value = x * factor * u unless said otherwise; eps relative
   switch (params.kind) {
@@ -37,7 +39,7 @@ ExactActivation activate_exact(const ActivationParams& params, bool gated, doubl
         if (gated) u = within(u, static_cast<double>(params.limit));
       }
       factor = sigmoid(x);
-      eps = kSigmoidEps + 2 * kStepEps;
+      eps = sigmoid_eps(x) + 2 * kStepEps;
       break;
     case ActivationKind::gelu:
       factor = std::erfc(-x * M_SQRT1_2) / 2;
@@ -47,7 +49,7 @@ ExactActivation activate_exact(const ActivationParams& params, bool gated, doubl
       const double y = 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
       factor = sigmoid(y);
       // The argument has five roundings: square, cubic with its constant, two products, one more constant.
-      eps = kSigmoidEps + 2 * kStepEps + 5 * kStepEps * sigmoid_condition(y);
+      eps = sigmoid_eps(y) + 2 * kStepEps + 5 * kStepEps * sigmoid_condition(y);
       break;
     }
     case ActivationKind::swiglu: {
@@ -58,15 +60,16 @@ ExactActivation activate_exact(const ActivationParams& params, bool gated, doubl
       const double z = static_cast<double>(params.alpha) * x;
       u += 1;
       factor = sigmoid(z);
-      eps = kSigmoidEps + 3 * kStepEps + kStepEps * sigmoid_condition(z);
+      eps = sigmoid_eps(z) + 3 * kStepEps + kStepEps * sigmoid_condition(z);
       break;
     }
     case ActivationKind::situv2: {
       const double beta = static_cast<double>(params.beta), linear = static_cast<double>(params.linear_beta);
       factor = sigmoid(x);
+      eps = sigmoid_eps(x);
       x = beta * std::tanh(x / beta);
       u = linear * std::tanh(u / linear);
-      eps = kSigmoidEps + 2 * (kTanhEps + kStepEps) + 4 * kStepEps;  // tanh passes relative errors on at most undiminished
+      eps += 2 * (kTanhEps + kStepEps) + 4 * kStepEps;  // tanh passes relative errors on at most undiminished
       break;
     }
   }
@@ -96,8 +99,9 @@ void Activation::reference(const Args& args, Oracle* oracle) {
     for (int64_t j = 0; j < inter; ++j) {
       const int64_t gate_at = args.gate == GateLayout::interleaved ? 2 * j : j;
       const int64_t up_at = args.gate == GateLayout::interleaved ? 2 * j + 1 : inter + j;
-      row.push_back(real ? activate_exact(args.activation, gated, load(args.x, {r, gate_at}), gated ? load(args.x, {r, up_at}) : 0)
-                         : ExactActivation{});
+      row.push_back(
+          real ? activate_exact(args.activation, gated, load(args.x, {r, gate_at}), gated ? load(args.x, {r, up_at}) : 0, args.out.dtype)
+               : ExactActivation{});
     }
     // Quantised rows: what overflows fp32 is infinite, and like NaN no part of the scale.
     float amax = 0;

@@ -32,12 +32,13 @@ ActivationTask activation_task(const ActivationArgs& args, const Activation::Pro
 }
 
 ActivationForm activation_form(const Activation::Problem& p, const RowShape& shape) {
-  return {.x = p.x, .out = p.out, .kind = p.kind, .gate = p.gate, .threads = shape.threads, .chunks = shape.chunks};
+  return {.x = p.x, .out = p.out, .kind = p.kind, .gate = p.gate, .limited = p.limited, .threads = shape.threads, .chunks = shape.chunks};
 }
 
-/// A tile keeps nothing: as many threads as possible. Rows keep fp32 values, 8 or 4 a chunk.
-int activation_registers(const Activation::Problem& p, const RowShape& shape) {
-  return p.out != DType::i8 ? 32 : shape.chunks > 2 ? 64 : shape.chunks == 2 ? 48 : 40;
+/// A tile keeps nothing: as many threads as possible. Rows keep fp32 values, 8 or 4 a chunk (H200, 2026-11-30,
+/// `eitri bench activation --all-configs`).
+int activation_registers(const Activation::Problem& p, const RowShape& shape, const SimtMachine& machine) {
+  return p.out != DType::i8 ? 32 : registers_of_rows(shape.chunks > 2 ? 64 : 48, p.rows, shape, machine);
 }
 
 SimtEntry activation_entry(const Activation::Problem& p, const RowShape& shape, int registers, RowAccess access) {
@@ -45,7 +46,8 @@ SimtEntry activation_entry(const Activation::Problem& p, const RowShape& shape, 
   SimtEntry made = {.file = "ops/activation/simt.cuh",
                     .entry = entry,
                     .defines = {simt_define("ENTRY", entry), simt_define("X", p.x), simt_define("OUT", p.out), simt_define("KIND", p.kind),
-                                simt_define("GATE", p.gate), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+                                simt_define("GATE", p.gate), simt_define("LIMITED", p.limited ? "true" : "false"),
+                                simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
                     .threads = shape.threads,
                     .blocks = blocks_of(p, shape)};
   define_access(made.defines, access, registers);
@@ -65,7 +67,7 @@ ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Pro
 }
 
 RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machine) {
-  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
+  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 2, machine);
   constexpr int kThreads = 256;
   const int64_t vectors = std::max<int64_t>(1, (p.inter + wide_of(p.x) - 1) / wide_of(p.x));
   const int64_t whole = (vectors + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
@@ -75,19 +77,20 @@ RowShape activation_shape(const Activation::Problem& p, const SimtMachine& machi
 namespace {
 
 RowShape shape_of(const Activation::Problem& p, const Config& config, const Device& device) {
-  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), config[0], machine_of(device));
+  if (p.out == DType::i8) return row_shape_with(p.inter, wide_of(p.x), config[kRowChunks], machine_of(device));
   return activation_shape(p, machine_of(device));
 }
 Guess guess(const Activation::Problem& p, const Device& device) {
   const RowShape shape = activation_shape(p, machine_of(device));
-  const int registers = activation_registers(p, shape);
+  const int registers = activation_registers(p, shape, machine_of(device));
   return {
       .config = {.value = p.out == DType::i8 ? std::array<int, kMaxKnobs>{shape.chunks, registers} : std::array<int, kMaxKnobs>{registers}},
       .us = memory_pass_us(device, Activation::cost(p).bytes)};
 }
 std::vector<Source> sources(const Activation::Problem& p, const Config& config, const Device& device) {
   const RowShape shape = shape_of(p, config, device);
-  return both_accesses([&](RowAccess access) { return activation_entry(p, shape, p.out == DType::i8 ? config[1] : config[0], access); });
+  return both_accesses(
+      [&](RowAccess access) { return activation_entry(p, shape, p.out == DType::i8 ? config[kRowRegisters] : config[0], access); });
 }
 void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config& config, Launch& launch) {
   const RowShape shape = shape_of(p, config, launch.device);

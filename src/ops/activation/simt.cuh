@@ -21,24 +21,27 @@ namespace eitri::EITRI_SIMT {
 template <ActivationForm kForm, Rows kRows, int kWide>
 EITRI_INLINE void activated(const ActivationTask& t, const void* x, Column<kRows> first, float (&out)[kWide]) {
   const auto inter = static_cast<Column<kRows>>(t.inter);
+  constexpr Precision kPrecision = kForm.out == DType::f32 ? Precision::full : Precision::narrow;
+  ActivationParams params = t.params;
+  if constexpr (!kForm.limited) params.limit = 0;  // known to the compiler
   float a[kWide];
   if constexpr (kForm.gate == GateLayout::none) {
     unpack(load_raw<kForm.x, kWide, kRows>(x, first, inter), a);
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind>(t.params, F{a[e]}).v;
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind, kPrecision>(params, F{a[e]}).v;
   } else {
     float b[kWide];
     if constexpr (kForm.gate == GateLayout::separated) {
       const void* up = byte_at(x, t.inter * kBytesOf<kForm.x>);
       unpack(load_raw<kForm.x, kWide, kRows>(x, first, inter), a);
       unpack(load_raw<kForm.x, kWide, kRows>(up, first, inter), b);
-      EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind>(t.params, F{a[e]}, F{b[e]}).v;
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) out[e] = activate<kForm.kind, kPrecision>(params, F{a[e]}, F{b[e]}).v;
     } else {
       // Pairs: the first half of ours is in a, the second in b.
       unpack(load_raw<kForm.x, kWide, kRows>(x, 2 * first, 2 * inter), a);
       unpack(load_raw<kForm.x, kWide, kRows>(x, 2 * first + kWide, 2 * inter), b);
       EITRI_UNROLL for (int e = 0; e < kWide / 2; ++e) {
-        out[e] = activate<kForm.kind>(t.params, F{a[2 * e]}, F{a[2 * e + 1]}).v;
-        out[e + kWide / 2] = activate<kForm.kind>(t.params, F{b[2 * e]}, F{b[2 * e + 1]}).v;
+        out[e] = activate<kForm.kind, kPrecision>(params, F{a[2 * e]}, F{a[2 * e + 1]}).v;
+        out[e + kWide / 2] = activate<kForm.kind, kPrecision>(params, F{b[2 * e]}, F{b[2 * e + 1]}).v;
       }
     }
   }
@@ -105,18 +108,20 @@ template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_block_p
   for (int64_t row = block(); row < grid.rows; row += grid.blocks) {
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
     const void* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
-    float kept[kKeep ? kForm.chunks : 1][kWide], amax = 0.0f;
+    float kept[kKeep ? kForm.chunks : 1][kWide];
+    Magnitude magnitude;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
       activated<kForm, kRows>(t, x, first_of(c), v);
-      amax = largest_magnitude(v, amax);  // beyond the row lie zeros, of which every function makes 0
+      magnitude.add(v);  // beyond the row lie zeros, of which every function makes 0
     });
-    const float scale = scale_from_amax(reduce.max(amax), largest_of<kForm.out>()), inverse = inverse_scale(scale);
-    if (thread() == 0) t.scale[row] = scale;
+    const Scale scale = scale_of<kForm.out>(reduce.largest(magnitude.largest));
+    if (thread() == 0) t.scale[row] = scale.value;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
       if constexpr (!kKeep) activated<kForm, kRows>(t, x, first_of(c), v);
-      store_codes<kForm.out, kRows>(v, inverse, byte_at(static_cast<void*>(t.out), row * t.out_stride), first_of(c), inter);
+      store_codes<kForm.out, kRows>(v, scale.inverse, magnitude.all_finite(), byte_at(static_cast<void*>(t.out), row * t.out_stride),
+                                    first_of(c), inter);
     });
   }
 }
@@ -133,6 +138,7 @@ EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) EITRI_ENTRY(const eitri::Activa
                                          .out = DType::EITRI_OUT,
                                          .kind = ActivationKind::EITRI_KIND,
                                          .gate = GateLayout::EITRI_GATE,
+                                         .limited = EITRI_LIMITED,
                                          .threads = EITRI_THREADS,
                                          .chunks = EITRI_CHUNKS},
                           EITRI_SIMT::Rows::EITRI_ROWS>(grid);

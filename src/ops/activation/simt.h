@@ -12,7 +12,7 @@ ActivationTask activation_task(const ActivationArgs& args, const Activation::Pro
 
 ActivationForm activation_form(const Activation::Problem& problem, const RowShape& shape);
 /// Registers without tuning.
-int activation_registers(const Activation::Problem& problem, const RowShape& shape);
+int activation_registers(const Activation::Problem& problem, const RowShape& shape, const SimtMachine& machine);
 SimtEntry activation_entry(const Activation::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 ActivationGrid activation_grid(const ActivationArgs& args, const Activation::Problem& problem, const RowShape& shape);
 /// The shape without tuning. Tiles: one chunk, and no more threads than the row has use for.

@@ -10,8 +10,9 @@ struct ActivationForm {
   DType x = DType::bf16, out = DType::bf16;
   ActivationKind kind = ActivationKind::silu;
   GateLayout gate = GateLayout::none;
-  int threads = 0;  // of a block
-  int chunks = 0;   // with an i8 out: kept by a thread; 0: rows are computed again
+  bool limited = false;  // ActivationParams::limit counts
+  int threads = 0;       // of a block
+  int chunks = 0;        // with an i8 out: kept by a thread; 0: rows are computed again
   bool operator==(const ActivationForm&) const = default;
 };
 

@@ -21,7 +21,9 @@ QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape) {
 }
 
 /// What a thread keeps of a row beside addresses and sums.
-int quantize_registers(const Quantize::Problem&, const RowShape& shape) { return registers_for(shape.chunks == 1 ? 40 : 32); }
+int quantize_registers(const Quantize::Problem& p, const RowShape& shape, const SimtMachine& machine) {
+  return registers_of_rows(shape.chunks == 1 ? 40 : 64, p.rows, shape, machine);
+}
 
 SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape, int registers, RowAccess access) {
   SimtEntry made = {
@@ -46,15 +48,16 @@ QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p)
 namespace {
 
 RowShape shape_of(const Quantize::Problem& p, const Config& config, const Device& device) {
-  return row_shape_with(p.cols, wide_of(p.x), config[0], machine_of(device));
+  return row_shape_with(p.cols, wide_of(p.x), config[kRowChunks], machine_of(device));
 }
 Guess guess(const Quantize::Problem& p, const Device& device) {
   const RowShape shape = quantize_shape(p, machine_of(device));
-  return {.config = {.value = {shape.chunks, quantize_registers(p, shape)}}, .us = memory_pass_us(device, Quantize::cost(p).bytes)};
+  return {.config = {.value = {shape.chunks, quantize_registers(p, shape, machine_of(device))}},
+          .us = memory_pass_us(device, Quantize::cost(p).bytes)};
 }
 std::vector<Source> sources(const Quantize::Problem& p, const Config& config, const Device& device) {
   const RowShape shape = shape_of(p, config, device);
-  return both_accesses([&](RowAccess access) { return quantize_entry(p, shape, config[1], access); });
+  return both_accesses([&](RowAccess access) { return quantize_entry(p, shape, config[kRowRegisters], access); });
 }
 void launch_row(const QuantizeArgs& args, const Quantize::Problem& p, const Config& config, Launch& launch) {
   const QuantizeGrid grid = quantize_grid(args, p);

@@ -31,19 +31,20 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
     const void* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
     Raw<kForm.x, kWide> kept[kKeep ? kForm.chunks : 1];
-    float v[kWide], amax = 0.0f;
+    float v[kWide];
+    Magnitude magnitude;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       const auto raw = load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols);
       if constexpr (kKeep) kept[c] = raw;
       unpack(raw, v);
-      amax = largest_magnitude(v, amax);
+      magnitude.add(v);
     });
-    const float scale = scale_from_amax(reduce.max(amax), largest_of<kForm.q>()), inverse = inverse_scale(scale);
-    if (thread() == 0) t.scale[row] = scale;
+    const Scale scale = scale_of<kForm.q>(reduce.largest(magnitude.largest));
+    if (thread() == 0) t.scale[row] = scale.value;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       if constexpr (kKeep) unpack(kept[c], v);
       else unpack(load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols), v);
-      store_codes<kForm.q, kRows>(v, inverse, t.q + row * t.q_stride, first_of(c), cols);
+      store_codes<kForm.q, kRows>(v, scale.inverse, magnitude.all_finite(), t.q + row * t.q_stride, first_of(c), cols);
     });
   }
 }

@@ -12,13 +12,13 @@ QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& pr
 
 QuantizeForm quantize_form(const Quantize::Problem& problem, const RowShape& shape);
 /// Registers without tuning.
-int quantize_registers(const Quantize::Problem& problem, const RowShape& shape);
+int quantize_registers(const Quantize::Problem& problem, const RowShape& shape, const SimtMachine& machine);
 SimtEntry quantize_entry(const Quantize::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& problem);
 /// The shape without tuning.
 inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
   // What a thread keeps is small, so that many rows go with four chunks a thread (16384 x 7168
-  // bf16: 4.2 TB/s, two chunks 3.5; H200, 2026-11-30, `eitri bench quantize --all-configs`).
+  // bf16: 4.36 TB/s, two chunks 4.05; H200, 2026-11-30, `eitri bench quantize --all-configs`).
   return row_shape_with(p.cols, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
 }
 

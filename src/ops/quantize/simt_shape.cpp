@@ -31,6 +31,10 @@ int registers_for(int wanted) {
   return kRegisterValues[std::size(kRegisterValues) - 1];
 }
 
+int registers_of_rows(int wanted, int64_t rows, const RowShape& shape, const SimtMachine& machine) {
+  return shape.chunks == 1 && rows > machine.units && 65536 / (wanted * shape.threads) < 2 ? kRegisterValues[0] : wanted;
+}
+
 void define_access(std::vector<std::string>& defines, RowAccess access, int registers) {
   defines.push_back(simt_define("ROWS", access));
   defines.push_back(simt_define("REGISTERS", access == RowAccess::vectors ? registers : 64));

@@ -32,8 +32,11 @@ RowShape row_shape_with(int64_t columns, int wide, int64_t chunks, const SimtMac
 /// several blocks share a multiprocessor.
 inline constexpr int kChunkValues[] = {1, 2, 4, 0}, kRegisterValues[] = {32, 40, 48, 64};
 inline constexpr Knob kRowKnobs[] = {{"chunks", kChunkValues}, {"registers", kRegisterValues}};
+enum RowKnob : size_t { kRowChunks, kRowRegisters };
 /// The least value of the knob that holds `wanted`.
 int registers_for(int wanted);
+/// `wanted`, or 32 where a thread has one chunk, there are more rows than units and a unit would hold only one block of so many threads.
+int registers_of_rows(int wanted, int64_t rows, const RowShape& shape, const SimtMachine& machine);
 
 /// Expected microseconds of a kernel that is bound by memory: a launch, and the bytes at nine tenths of the bandwidth.
 inline double memory_pass_us(const Device& device, double bytes) { return 2.5 + bytes / (0.9 * device.profile.read_bytes) * 1e6; }

@@ -33,7 +33,11 @@ RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& p) {
           .eps = args.eps};
 }
 
-RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
+bool has_early_weights(const RowShape& shape, int registers) {
+  return shape.chunks == 1 || (shape.chunks > 1 && registers >= 24 + 8 * shape.chunks);  // 4 of a row and 4 of weights a chunk
+}
+
+RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape, int registers) {
   return {.x = p.x,
           .weight = p.weight,
           .residual = p.residual,
@@ -41,16 +45,33 @@ RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape) {
           .quant = p.quant,
           .norm_weight = p.norm_weight,
           .threads = shape.threads,
-          .chunks = shape.chunks};
+          .chunks = shape.chunks,
+          .early_weights = has_early_weights(shape, registers)};
 }
 
-/// As few as the compiler makes do with, for blocks on a multiprocessor are bytes in flight; but where each row has a unit to
-/// itself, as many as it likes. f32 rows keep twice as much.
+namespace {
+
+/// With up to two rows a unit, a row's own time is what counts.
+bool has_few_rows(const RmsNorm::Problem& p, const SimtMachine& machine) { return p.tokens <= 2 * int64_t{machine.units}; }
+
+}  // namespace
+
+// Both rules: the best of `eitri bench rmsnorm --all-configs` on an H200, 2026-11-30, at hidden 4096 and 7168. Few rows take one chunk a
+// thread, where that makes no more than 512 of them (a barrier of more is slow), many rows two, whose loads are then in flight.
+RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
+  const auto with = [&](int64_t chunks) { return row_shape_with(p.hidden, wide_of(p.x), chunks, machine); };
+  const RowShape one = with(1);
+  const bool narrow = one.chunks == 1 && one.threads <= 512, quantised = p.quant != Quant::none;
+  if (has_few_rows(p, machine)) return narrow || (quantised && p.tokens <= machine.units) ? one : with(2);
+  return with(p.residual == DType::none && !quantised && !narrow ? 4 : 2);
+}
+
 int rmsnorm_registers(const RmsNorm::Problem& p, const RowShape& shape, const SimtMachine& machine) {
-  const int kept = std::max(shape.chunks, 1) * wide_of(p.x) * std::max(bits(p.x), bits(p.residual)) / 32;
-  const bool alone = p.tokens <= machine.units;
-  const bool many = alone || kept > 8 || p.out == DType::i8 || (shape.chunks == 1 && p.quant != Quant::none);
-  return registers_for((many ? 32 : 24) + kept);
+  const bool wide_residual = bits(p.residual) > bits(p.x);
+  const int wanted = shape.chunks == 1   ? 48
+                     : shape.chunks == 2 ? (has_few_rows(p, machine) || wide_residual ? 64 : 40)
+                                         : (shape.chunks > 2 ? 64 : 40);
+  return registers_of_rows(wanted, p.tokens, shape, machine);
 }
 
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape, int registers, RowAccess access) {
@@ -58,7 +79,8 @@ SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape, int re
                     .entry = "rmsnorm_block_per_row",
                     .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual),
                                 simt_define("OUT", p.out), simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight),
-                                simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+                                simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks),
+                                simt_define("EARLY_WEIGHTS", has_early_weights(shape, registers) ? "true" : "false")},
                     .threads = shape.threads,
                     .blocks = blocks_for(p.tokens)};
   define_access(made.defines, access, registers);
@@ -69,13 +91,19 @@ RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& p) {
   bool vectors = is_whole_chunks(p.hidden, wide_of(p.x));
   for (const View* view : {&args.x, &args.weight, &args.residual, &args.residual_out, &args.out})
     vectors = vectors && is_vector_aligned(*view, wide_of(p.x));
-  return {.task = rmsnorm_task(args, p), .tokens = p.tokens, .blocks = blocks_for(p.tokens), .vectors = vectors ? 1 : 0};
+  const auto columns = static_cast<float>(p.hidden);
+  return {.task = rmsnorm_task(args, p),
+          .columns = columns,
+          .inverse_columns = 1.0f / columns,
+          .tokens = p.tokens,
+          .blocks = blocks_for(p.tokens),
+          .vectors = vectors ? 1 : 0};
 }
 
 namespace {
 
 RowShape shape_of(const RmsNorm::Problem& p, const Config& config, const Device& device) {
-  return row_shape_with(p.hidden, wide_of(p.x), config[0], machine_of(device));
+  return row_shape_with(p.hidden, wide_of(p.x), config[kRowChunks], machine_of(device));
 }
 Guess guess(const RmsNorm::Problem& p, const Device& device) {
   const RowShape shape = rmsnorm_shape(p, machine_of(device));
@@ -84,7 +112,7 @@ Guess guess(const RmsNorm::Problem& p, const Device& device) {
 }
 std::vector<Source> sources(const RmsNorm::Problem& p, const Config& config, const Device& device) {
   const RowShape shape = shape_of(p, config, device);
-  return both_accesses([&](RowAccess access) { return rmsnorm_entry(p, shape, config[1], access); });
+  return both_accesses([&](RowAccess access) { return rmsnorm_entry(p, shape, config[kRowRegisters], access); });
 }
 void launch_row(const RmsNormArgs& args, const RmsNorm::Problem& p, const Config& config, Launch& launch) {
   const RmsNormGrid grid = rmsnorm_grid(args, p);

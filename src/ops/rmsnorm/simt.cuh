@@ -3,8 +3,8 @@
 // written once, and bounds it. Quantised rows take a second reduction (per token) or a maximum over 16 bytes' worth of lanes
 // (groups of 128), and compute the normed values twice rather than keep them.
 //
-// With one chunk a thread, the form for few rows, weights are fetched together with the row; else they are read when they are needed,
-// from a cache, for registers are worth more. With chunks == 0, rows of any length are read again in
+// Where registers allow it (early_weights), weights are fetched together with the row; else they are read when they are needed, from a
+// cache. With chunks == 0, rows of any length are read again in
 // every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
 //
 // Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say; EITRI_ROWS is
@@ -16,17 +16,30 @@
 
 namespace eitri::EITRI_SIMT {
 
-/// The chunk of the row that is normed: x, or x + residual as stored in residual_out.
+/// A chunk of a row as it lies in memory.
+template <RmsNormForm kForm, int kWide> struct RmsNormInput {
+  Raw<kForm.x, kWide> x;
+  Raw<kForm.residual == DType::none ? kForm.x : kForm.residual, kWide> residual;
+};
+template <RmsNormForm kForm, Rows kRows, int kWide>
+EITRI_INLINE RmsNormInput<kForm, kWide> load_input(const RmsNormTask& t, int64_t row, Column<kRows> first, Column<kRows> hidden) {
+  RmsNormInput<kForm, kWide> in;
+  in.x = load_raw<kForm.x, kWide, kRows>(byte_at(t.x, row * t.x_stride), first, hidden);
+  if constexpr (kForm.residual != DType::none)
+    in.residual = load_raw<kForm.residual, kWide, kRows>(byte_at(t.residual, row * t.residual_stride), first, hidden);
+  return in;
+}
+
+/// What is normed of it: x, or x + residual as stored in residual_out.
 template <RmsNormForm kForm, Rows kRows, DType kSum, int kWide>
-EITRI_INLINE Raw<kSum, kWide> summed_chunk(const RmsNormTask& t, int64_t row, Column<kRows> first, Column<kRows> hidden) {
-  const auto x = load_raw<kForm.x, kWide, kRows>(byte_at(t.x, row * t.x_stride), first, hidden);
+EITRI_INLINE Raw<kSum, kWide> summed(const RmsNormInput<kForm, kWide>& in, const RmsNormTask& t, int64_t row, Column<kRows> first,
+                                     Column<kRows> hidden) {
   if constexpr (kForm.residual == DType::none) {
-    return x;
+    return in.x;
   } else {
-    const auto residual = load_raw<kForm.residual, kWide, kRows>(byte_at(t.residual, row * t.residual_stride), first, hidden);
     float a[kWide], b[kWide];
-    unpack(x, a);
-    unpack(residual, b);
+    unpack(in.x, a);
+    unpack(in.residual, b);
     EITRI_UNROLL for (int e = 0; e < kWide; ++e) a[e] += b[e];
     const auto sum = pack<kSum>(a);
     store_raw<kSum, kWide, kRows>(sum, byte_at(t.residual_out, row * t.residual_out_stride), first, hidden);
@@ -52,7 +65,8 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   constexpr DType kWeight = kForm.weight == DType::none ? kForm.x : kForm.weight;
   constexpr bool kKeep = kForm.chunks > 0;
   constexpr int kKept = kKeep ? kForm.chunks : 1;
-  constexpr bool kEarly = kForm.chunks == 1 && kForm.weight != DType::none;
+  constexpr bool kEarly = kForm.early_weights && kForm.weight != DType::none;
+  static_assert(kKeep || !kForm.early_weights);
   const RmsNormTask& t = grid.task;
   const auto hidden = static_cast<Column<kRows>>(t.hidden);
   const int64_t chunks = kKeep ? kKept : (t.hidden + kThreads * kWide - 1) / (kThreads * kWide);
@@ -67,32 +81,39 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     if constexpr (kForm.residual != DType::none)
       prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
                              t.hidden * kBytesOf<kForm.residual>);
-    if constexpr (kForm.weight != DType::none) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>);
+    // Once: a thousand blocks that ask for the same lines stand in each other's way.
+    if (kForm.weight != DType::none && block() == 0) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>);
   }
   wait_for_dependencies();
-  Raw<kWeight, kWide> weights[1] = {};
-  if constexpr (kEarly) weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(0), hidden);
-
   for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
+    // All loads before the first store, which the compiler must not pass with them.
+    RmsNormInput<kForm, kWide> in[kKept];
     Raw<kSum, kWide> kept[kKept];
+    Raw<kWeight, kWide> weights[kKept] = {};
+    if constexpr (kKeep)
+      for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load_input<kForm, kRows, kWide>(t, row, first_of(c), hidden); });
+    if constexpr (kEarly)
+      for_each_chunk<kKept>(chunks, [&](int64_t c) { weights[c] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden); });
     float squares = 0.0f, v[kWide];
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-      const auto sum = summed_chunk<kForm, kRows, kSum, kWide>(t, row, first_of(c), hidden);
+      if constexpr (!kKeep) in[0] = load_input<kForm, kRows, kWide>(t, row, first_of(c), hidden);
+      const auto sum = summed<kForm, kRows, kSum>(in[kKeep ? c : 0], t, row, first_of(c), hidden);
       if constexpr (kKeep) kept[c] = sum;
       unpack(sum, v);
-      EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares += v[e] * v[e];
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares = fma(v[e], v[e], squares);
     });
-    const float factor = rsqrt(reduce.sum(squares) / static_cast<float>(t.hidden) + t.eps);
+    const float factor = rsqrt(quotient_by(reduce.sum(squares), grid.columns, grid.inverse_columns) + t.eps);
     // Chunk c of the normed row.
     const auto value = [&](int64_t c) {
-      if constexpr (kForm.weight != DType::none && !kEarly) weights[0] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);
+      const int64_t w = kEarly ? c : 0;
+      if constexpr (kForm.weight != DType::none && !kEarly) weights[w] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);
       if constexpr (kKeep) {
-        normed<kForm>(kept[c], weights[0], factor, v);
+        normed<kForm>(kept[c], weights[w], factor, v);
       } else {
         const void* source = kForm.residual == DType::none ? byte_at(t.x, row * t.x_stride)
                                                            : byte_at(static_cast<const void*>(t.residual_out), row * t.residual_out_stride);
         const auto sum = load_raw<kSum, kWide, kRows>(source, first_of(c), hidden);
-        normed<kForm>(sum, weights[0], factor, v);
+        normed<kForm>(sum, weights[w], factor, v);
       }
     };
     void* const out = byte_at(t.out, row * t.out_stride);
@@ -103,27 +124,29 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
         store_raw<kForm.out, kWide, kRows>(pack<kForm.out>(v), out, first_of(c), hidden);
       });
     } else if constexpr (kForm.quant == Quant::per_token) {
-      float amax = 0.0f;
+      Magnitude magnitude;
       for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
         value(c);
-        amax = largest_magnitude(v, amax);
+        magnitude.add(v);
       });
-      const float s = scale_from_amax(reduce.max(amax), largest_of<kForm.out>()), inverse = inverse_scale(s);
-      if (thread() == 0) *scale = s;
+      const Scale s = scale_of<kForm.out>(reduce.largest(magnitude.largest));
+      if (thread() == 0) *scale = s.value;
       for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
         value(c);
-        store_codes<kForm.out, kRows>(v, inverse, out, first_of(c), hidden);
+        store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first_of(c), hidden);
       });
     } else {
       static_assert(kForm.quant == Quant::per_1x128);
       constexpr int kLanes = 128 / kWide;  // of a group: adjacent, in one warp
       for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
         value(c);
-        const float amax = group_reduce<kLanes>(largest_magnitude(v, 0.0f), Largest{});
-        const float s = scale_from_amax(amax, largest_of<kForm.out>()), inverse = inverse_scale(s);
+        Magnitude magnitude;
+        magnitude.add(v);
+        const float amax = group_reduce<kLanes>(magnitude.largest, Largest{});
+        const Scale s = scale_of<kForm.out>(amax);
         const auto first = first_of(c);
-        if (first < hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s;
-        store_codes<kForm.out, kRows>(v, inverse, out, first, hidden);
+        if (first < hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s.value;
+        store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first, hidden);
       });
     }
   }
@@ -141,7 +164,8 @@ EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) rmsnorm_block_per_row(const eit
                                                 .quant = Quant::EITRI_QUANT,
                                                 .norm_weight = NormWeight::EITRI_NORM_WEIGHT,
                                                 .threads = EITRI_THREADS,
-                                                .chunks = EITRI_CHUNKS},
+                                                .chunks = EITRI_CHUNKS,
+                                                .early_weights = EITRI_EARLY_WEIGHTS},
                                     EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

@@ -10,15 +10,15 @@ namespace eitri {
 /// The rows of a checked call, as pointers.
 RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& problem);
 
-RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape);
+/// Whether weights are kept in registers as well.
+bool has_early_weights(const RowShape& shape, int registers);
+RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape, int registers);
 /// Registers without tuning.
 int rmsnorm_registers(const RmsNorm::Problem& problem, const RowShape& shape, const SimtMachine& machine);
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 RmsNormGrid rmsnorm_grid(const RmsNormArgs& args, const RmsNorm::Problem& problem);
 /// The shape without tuning.
-inline RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
-  return row_shape(p.hidden, wide_of(p.x), p.tokens, machine);
-}
+RowShape rmsnorm_shape(const RmsNorm::Problem& problem, const SimtMachine& machine);
 
 /// rmsnorm.simt.block_per_row.
 Kernel<RmsNorm> rmsnorm_simt_row();

@@ -1,0 +1,74 @@
+// Numbers of SIMT kernels that are computed in another way than base/numeric.h says it: the bits must be the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#define EITRI_SIMT_EMULATED 32
+#include "device/row.h"
+
+namespace eitri::simt32 {
+namespace {
+
+template <DType kType> void check_scales() {
+  // A quotient's rounding depends on the mantissa alone: all of them, at exponents on both sides of what is scaled up first.
+  for (const int exponent : {-126, -60, -1, 0, 7, 100})
+    for (uint32_t mantissa = 0; mantissa < 0x800000u; ++mantissa) {
+      const float amax = bits_float(static_cast<uint32_t>(exponent + 127) << 23 | mantissa);
+      const Scale scale = scale_of<kType>(amax);
+      const float expected = scale_from_amax(amax, largest_of<kType>());
+      ASSERT_EQ(scale.value, expected) << amax;
+      ASSERT_EQ(scale.inverse, inverse_scale(expected)) << amax;
+    }
+  for (const float amax : {0.0f, 0x1p-149f, 0x1p-127f, 0x1.fffffep-120f, 0x1p-119f, std::numeric_limits<float>::max()}) {
+    const Scale scale = scale_of<kType>(amax);
+    EXPECT_EQ(scale.value, scale_from_amax(amax, largest_of<kType>())) << amax;
+    EXPECT_EQ(scale.inverse, inverse_scale(scale.value)) << amax;
+  }
+}
+TEST(SimtNumbers, scales_have_the_bits_of_the_contract_i8) { check_scales<DType::i8>(); }
+TEST(SimtNumbers, scales_have_the_bits_of_the_contract_f8e4m3) { check_scales<DType::f8e4m3>(); }
+TEST(SimtNumbers, scales_have_the_bits_of_the_contract_f8e4m3fnuz) { check_scales<DType::f8e4m3fnuz>(); }
+
+TEST(SimtNumbers, quotients_by_columns_are_rounded_correctly) {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<uint32_t> bits(0x0e000000u, 0x7e000000u);  // 2^-99 to 2^125
+  for (const int columns : {1, 2, 3, 7, 100, 127, 768, 2880, 4096, 5120, 7168, 16383, 1 << 20, 16777215}) {
+    const auto divisor = static_cast<float>(columns);
+    for (int i = 0; i < 200000; ++i) {
+      const float x = bits_float(bits(random));
+      ASSERT_EQ(quotient_by(x, divisor, 1.0f / divisor), x / divisor) << x << " / " << columns;
+    }
+    EXPECT_EQ(quotient_by(0, divisor, 1.0f / divisor), 0.0f);
+    EXPECT_TRUE(std::isinf(quotient_by(std::numeric_limits<float>::infinity(), divisor, 1.0f / divisor)));
+    EXPECT_TRUE(std::isnan(quotient_by(kNan, divisor, 1.0f / divisor)));
+  }
+}
+
+TEST(SimtNumbers, small_numbers_have_the_codes_of_the_contract) {
+  for (int quarter = -510; quarter <= 510; ++quarter)
+    for (const float off : {-0x1p-18f, 0.0f, 0x1p-18f}) {
+      const float x = static_cast<float>(quarter) / 4 + off;
+      if (std::fabs(x) >= 127.5f) continue;
+      const uint32_t codes = pack4_small(x, 0, -x, 1);
+      EXPECT_EQ(codes & 0xffu, static_cast<uint8_t>(encode_i8(x))) << x;
+      EXPECT_EQ(codes >> 8, 0x10000u | static_cast<uint32_t>(static_cast<uint8_t>(encode_i8(-x))) << 8) << x;
+    }
+}
+
+TEST(SimtNumbers, magnitude_passes_over_what_is_not_finite) {
+  const float inf = std::numeric_limits<float>::infinity();
+  Magnitude finite, mixed;
+  const float numbers[4] = {1, -3, 0, 2}, others[4] = {kNan, 5, -inf, -7};
+  finite.add(numbers);
+  EXPECT_EQ(finite.largest, 3.0f);
+  EXPECT_TRUE(finite.all_finite());
+  mixed.add(numbers);
+  mixed.add(others);
+  EXPECT_EQ(mixed.largest, 7.0f);
+  EXPECT_FALSE(mixed.all_finite());
+}
+
+}  // namespace
+}  // namespace eitri::simt32
