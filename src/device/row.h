@@ -42,22 +42,22 @@ template <Rows kRows> struct ColumnOf { using type = int64_t; };
 template <> struct ColumnOf<Rows::vectors> { using type = int32_t; };
 template <Rows kRows> using Column = typename ColumnOf<kRows>::type;
 
-/// Asks for the cache lines of a row. Before wait_for_dependencies(), by the blocks that are there when the kernel starts: what comes
-/// from memory is then on its way while the kernel before this one ends.
+/// Blocks that are there when the kernel starts. They ask for their cache lines before wait_for_dependencies(): what comes from memory
+/// is then on its way while the kernel before this one ends.
 EITRI_INLINE bool is_early_block() { return block() < 2048; }
+/// Asks for the cache lines of a row.
 template <int kThreads> EITRI_INLINE void prefetch_row(const void* row, int64_t bytes) {
   constexpr int kLine = 128;
   EITRI_ROLL for (int64_t at = int64_t{thread()} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
 }
 
-/// Elements [first, first + kWide) of a row of n.
+/// Elements [first, first + kWide) of a row of n, given where the first of them is.
 template <DType kType, int kWide, Rows kRows>
-EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Column<kRows> n) {
+EITRI_INLINE Raw<kType, kWide> load_raw_at(const unsigned char* p, Column<kRows> first, Column<kRows> n) {
   constexpr int kBytes = Raw<kType, kWide>::kBytes;
   Raw<kType, kWide> raw = {};
   if constexpr (kRows == Rows::vectors) {
     if (first >= n) return raw;
-    const unsigned char* p = byte_at(row, first * kBytesOf<kType>);
     if constexpr (kBytes >= 16) {
       EITRI_UNROLL for (int i = 0; i < kBytes / 16; ++i) {
         const Words<16> v = load16(p + i * 16);
@@ -76,20 +76,42 @@ EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Co
     if constexpr (kBytesOf<kType> == 1) {
       // Rolled: sixteen loads of a byte for every row of a kernel would be most of its code.
       EITRI_ROLL for (int e = 0; e < left; ++e) {
-        const uint32_t code = static_cast<uint32_t>(byte_at(row, first)[e]) << (e % 4 * 8);
+        const uint32_t code = static_cast<uint32_t>(p[e]) << (e % 4 * 8);
         EITRI_UNROLL for (int w = 0; w < kBytes / 4; ++w) raw.w[w] |= e / 4 == w ? code : 0u;
       }
     } else {
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
         if (e >= left) continue;
         if constexpr (kBytesOf<kType> == 4)
-          raw.w[e] = forgotten(static_cast<const uint32_t*>(row)[first + e]);  // or the wide load is split to share it
-        else raw.w[e / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(row)[first + e]) << (e % 2 * 16);
+          raw.w[e] = forgotten(reinterpret_cast<const uint32_t*>(p)[e]);  // or the wide load is split to share it
+        else raw.w[e / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(p)[e]) << (e % 2 * 16);
       }
     }
     return raw;
   }
 }
+template <DType kType, int kWide, Rows kRows>
+EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Column<kRows> n) {
+  return load_raw_at<kType, kWide, kRows>(byte_at(row, first * kBytesOf<kType>), first, n);
+}
+
+/// Where a thread's first chunk is in the rows that its block takes. The first address is known before the kernel waits, because lines
+/// are asked for by it, so that the loads after the wait need no arithmetic.
+template <DType kType, int kThreads, int kWide = kWideOf<kType>> class ThreadChunks {
+ public:
+  static constexpr int kBytes = kWide * kBytesOf<kType>, kStep = kThreads * kBytes;  // of a chunk, and from chunk to chunk
+  EITRI_INLINE ThreadChunks(const void* data, int64_t stride) : at_(byte_at(data, block() * stride) + thread() * kBytes) {}
+  EITRI_INLINE void prefetch(int chunks, int64_t columns) const {
+    if (thread() % (128 / kBytes) != 0) return;  // as many share a line
+    EITRI_UNROLL for (int c = 0; c < chunks; ++c) if ((int64_t{c} * kThreads + thread()) * kWide < columns)
+        EITRI_SIMT::prefetch(at_ + c * kStep);
+  }
+  EITRI_INLINE const unsigned char* operator[](int64_t chunk) const { return at_ + chunk * kStep; }
+  EITRI_INLINE void next(int64_t bytes) { at_ += bytes; }
+
+ private:
+  const unsigned char* at_;
+};
 
 /// The same where it is known at run time only: `vectors` says that the row begins at a multiple of 16 bytes, or of kWide elements.
 template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, int64_t first, int64_t n, bool vectors) {

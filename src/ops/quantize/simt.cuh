@@ -23,18 +23,17 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
   launch_dependents();
-  if (is_early_block() && block() < grid.rows)
-    prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.cols * kBytesOf<kForm.x>);
+  ThreadChunks<kForm.x, kThreads> x(t.x, t.x_stride);
+  if (is_early_block() && block() < grid.rows) x.prefetch(kKeep ? kForm.chunks : 1, t.cols);
   wait_for_dependencies();
 
-  for (int64_t row = block(); row < grid.rows; row += grid.blocks) {
+  for (int64_t row = block(); row < grid.rows; row += grid.blocks, x.next(grid.blocks * t.x_stride)) {
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
-    const void* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
     Raw<kForm.x, kWide> kept[kKeep ? kForm.chunks : 1];
     float v[kWide];
     Magnitude magnitude;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-      const auto raw = load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols);
+      const auto raw = load_raw_at<kForm.x, kWide, kRows>(x[c], first_of(c), cols);
       if constexpr (kKeep) kept[c] = raw;
       unpack(raw, v);
       magnitude.add(v);
@@ -43,7 +42,7 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
     if (thread() == 0) t.scale[row] = scale.value;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       if constexpr (kKeep) unpack(kept[c], v);
-      else unpack(load_raw<kForm.x, kWide, kRows>(x, first_of(c), cols), v);
+      else unpack(load_raw_at<kForm.x, kWide, kRows>(x[c], first_of(c), cols), v);
       store_codes<kForm.q, kRows>(v, scale.inverse, magnitude.all_finite(), t.q + row * t.q_stride, first_of(c), cols);
     });
   }

@@ -21,14 +21,6 @@ template <RmsNormForm kForm, int kWide> struct RmsNormInput {
   Raw<kForm.x, kWide> x;
   Raw<kForm.residual == DType::none ? kForm.x : kForm.residual, kWide> residual;
 };
-template <RmsNormForm kForm, Rows kRows, int kWide>
-EITRI_INLINE RmsNormInput<kForm, kWide> load_input(const RmsNormTask& t, int64_t row, Column<kRows> first, Column<kRows> hidden) {
-  RmsNormInput<kForm, kWide> in;
-  in.x = load_raw<kForm.x, kWide, kRows>(byte_at(t.x, row * t.x_stride), first, hidden);
-  if constexpr (kForm.residual != DType::none)
-    in.residual = load_raw<kForm.residual, kWide, kRows>(byte_at(t.residual, row * t.residual_stride), first, hidden);
-  return in;
-}
 
 /// What is normed of it: x, or x + residual as stored in residual_out.
 template <RmsNormForm kForm, Rows kRows, DType kSum, int kWide>
@@ -76,27 +68,34 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   BlockReduce<kThreads> reduce(partials);
 
   launch_dependents();
+  constexpr DType kResidual = kForm.residual == DType::none ? kForm.x : kForm.residual;
+  ThreadChunks<kForm.x, kThreads, kWide> x(t.x, t.x_stride);
+  ThreadChunks<kResidual, kThreads, kWide> residual(t.residual, t.residual_stride);
   if (is_early_block() && block() < grid.tokens) {
-    prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride), t.hidden * kBytesOf<kForm.x>);
-    if constexpr (kForm.residual != DType::none)
-      prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.residual), block() * t.residual_stride),
-                             t.hidden * kBytesOf<kForm.residual>);
+    x.prefetch(kKept, t.hidden);
+    if constexpr (kForm.residual != DType::none) residual.prefetch(kKept, t.hidden);
     // Once: a thousand blocks that ask for the same lines stand in each other's way.
     if (kForm.weight != DType::none && block() == 0) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>);
   }
   wait_for_dependencies();
   for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
+    const auto load = [&](int64_t c) {
+      RmsNormInput<kForm, kWide> chunk;
+      chunk.x = load_raw_at<kForm.x, kWide, kRows>(x[c], first_of(c), hidden);
+      if constexpr (kForm.residual != DType::none)
+        chunk.residual = load_raw_at<kForm.residual, kWide, kRows>(residual[c], first_of(c), hidden);
+      return chunk;
+    };
     // All loads before the first store, which the compiler must not pass with them.
     RmsNormInput<kForm, kWide> in[kKept];
     Raw<kSum, kWide> kept[kKept];
     Raw<kWeight, kWide> weights[kKept] = {};
-    if constexpr (kKeep)
-      for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load_input<kForm, kRows, kWide>(t, row, first_of(c), hidden); });
+    if constexpr (kKeep) for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load(c); });
     if constexpr (kEarly)
       for_each_chunk<kKept>(chunks, [&](int64_t c) { weights[c] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden); });
     float squares = 0.0f, v[kWide];
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-      if constexpr (!kKeep) in[0] = load_input<kForm, kRows, kWide>(t, row, first_of(c), hidden);
+      if constexpr (!kKeep) in[0] = load(c);
       const auto sum = summed<kForm, kRows, kSum>(in[kKeep ? c : 0], t, row, first_of(c), hidden);
       if constexpr (kKeep) kept[c] = sum;
       unpack(sum, v);
@@ -149,6 +148,8 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
         store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first, hidden);
       });
     }
+    x.next(grid.blocks * t.x_stride);
+    residual.next(grid.blocks * t.residual_stride);
   }
 }
 
