@@ -70,7 +70,11 @@ Device describe(const Driver& d, int index) {
 Devices& devices() {
   static std::mutex mutex;
   static std::map<const Driver*, std::unique_ptr<Devices>> by_driver;
+  // Every call asks; what a thread has found once it need not look for again.
+  static thread_local constinit const Driver* known = nullptr;
+  static thread_local constinit Devices* known_devices = nullptr;
   const Driver* const d = driver();
+  if (known_devices != nullptr && known == d) return *known_devices;
   const std::lock_guard lock(mutex);
   std::unique_ptr<Devices>& found = by_driver[d];
   if (found == nullptr) {
@@ -82,6 +86,8 @@ Devices& devices() {
     made->retained = std::make_unique<std::once_flag[]>(static_cast<size_t>(count));
     found = std::move(made);
   }
+  known = d;
+  known_devices = found.get();
   return *found;
 }
 
