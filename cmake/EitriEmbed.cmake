@@ -18,3 +18,15 @@ add_custom_command(OUTPUT ${embedded}
   COMMENT "Embedding the sources of GPU kernels"
   VERBATIM)
 list(APPEND eitri_sources ${embedded})
+
+# The revisions of kernels, which tuned rows name: made again when a file that kernels may be made of changes.
+file(GLOB_RECURSE revision_roots CONFIGURE_DEPENDS src/ops/*.h src/ops/*.cpp src/ops/*.cuh src/device/*.h)
+set(revisions ${CMAKE_BINARY_DIR}/generated/kernel_revisions.cpp)
+set(revision_script ${CMAKE_CURRENT_SOURCE_DIR}/cmake/kernel_revisions.cmake)
+add_custom_command(OUTPUT ${revisions}.stamp
+  BYPRODUCTS ${revisions}
+  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_CURRENT_SOURCE_DIR} -DOUTPUT=${revisions} -DSTAMP=${revisions}.stamp -P ${revision_script}
+  DEPENDS ${revision_script} ${revision_roots}
+  COMMENT "Hashing the sources of kernels"
+  VERBATIM)
+list(APPEND eitri_sources ${revisions} ${revisions}.stamp)

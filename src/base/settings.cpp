@@ -74,6 +74,11 @@ void parse_tuned(Parsed& out, std::string_view value, const Setting&) {
   });
 }
 
+void parse_record(Parsed& out, std::string_view value, const Setting& self) {
+  if (value.front() != '/') refuse(self, value, "an absolute path");
+  out.settings.record = value;
+}
+
 void parse_force(Parsed& out, std::string_view value, const Setting& self) {
   split(value, ',', [&](std::string_view part) {
     const size_t equals = part.find('=');
@@ -136,6 +141,8 @@ constexpr std::array kSettings = {
             "Private folder for compiled kernels and records; set but empty: nothing is cached", parse_cache_dir},
     Setting{"EITRI_TUNED", "path[:...]", "none", "Tuned rows, CSV files or folders of them, searched before the project's and ours",
             parse_tuned},
+    Setting{"EITRI_RECORD", "absolute path", "none",
+            "Folder: problems without a tuned row are added to its misses.csv, for `eitri tune --from-record`", parse_record},
     Setting{"EITRI_FORCE", "op=kernel[,...]", "none",
             "Use this kernel for every call of the op; a call that it does not support is an error", parse_force},
     Setting{"EITRI_ISA", "portable|x86_avx2|x86_avx512|x86_amx_emulated|x86_amx", "what the CPU has",

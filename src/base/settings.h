@@ -20,6 +20,7 @@ struct Settings {
   std::string isa;                                             // EITRI_ISA: name of the highest Isa to use; empty: what the CPU has
   int threads = 0;                                             // EITRI_THREADS; 0: OpenMP decides
   bool check = false;                                          // EITRI_CHECK: compare every call with the reference
+  std::string record;                                          // EITRI_RECORD: absolute folder; empty: misses are not recorded
   JitMode jit = JitMode::on;                                   // EITRI_JIT
   std::vector<std::pair<std::string, std::string>> compilers;  // EITRI_COMPILER: (kind, path), in order
 

@@ -20,6 +20,7 @@ void write_text(std::string& out, const Explanation& e, int depth) {
   }
   if (e.chosen.empty()) out += fmt::format("{}  -> {}\n", pad, e.why);
   else out += fmt::format("{}  -> {} ({}: {})\n", pad, e.chosen, e.origin, e.why);
+  if (!e.tuned.empty()) out += fmt::format("{}     {}\n", pad, e.tuned);
   for (const auto& child : e.children) write_text(out, child, depth + 1);
 }
 
@@ -38,8 +39,9 @@ nlohmann::ordered_json to_object(const Explanation& e) {
   }
   nlohmann::ordered_json children = nlohmann::ordered_json::array();
   for (const auto& child : e.children) children.push_back(to_object(child));
-  return {{"op", e.op},         {"problem", e.problem}, {"device", e.device},      {"chosen", e.chosen},
-          {"origin", e.origin}, {"why", e.why},         {"rows", std::move(rows)}, {"children", std::move(children)}};
+  return {{"op", e.op},         {"problem", e.problem},    {"device", e.device},
+          {"chosen", e.chosen}, {"origin", e.origin},      {"why", e.why},
+          {"tuned", e.tuned},   {"rows", std::move(rows)}, {"children", std::move(children)}};
 }
 
 }  // namespace

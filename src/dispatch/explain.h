@@ -15,6 +15,7 @@ struct ExplainedRow {
 };
 struct Explanation {
   std::string op, problem, device, chosen, why, origin;
+  std::string tuned = {};  // why no tuned row of its own serves the problem; empty where one does
   std::vector<ExplainedRow> rows;
   std::vector<Explanation> children;
 };
@@ -47,6 +48,7 @@ template <Operator Op> Explanation explain(const typename Op::Problem& problem, 
     route = choose<Op>(problem, device, all, &out.why);
     out.chosen = route.kernel->name;
     out.origin = to_string(route.origin);
+    if (route.origin == Origin::interpolated || route.origin == Origin::predicted) out.tuned = why_no_row(Op::name, device, out.problem);
   }
   for (const auto& c : all) {
     const bool chosen = c.kernel == route.kernel;

@@ -117,10 +117,33 @@ void launch_on_gpu(const Route<Op>& route, const typename Op::Args& args, const 
   }
 }
 
+/// Counts a call that is recorded, and on a CPU its time.
+class MissTimer {
+ public:
+  MissTimer(MissCounter* miss, bool timed) : miss_(miss) {
+    if (miss_ != nullptr && timed) [[unlikely]]
+      start_ = std::chrono::steady_clock::now();
+  }
+  ~MissTimer() {
+    if (miss_ == nullptr) [[likely]]
+      return;
+    miss_->calls.fetch_add(1, std::memory_order_relaxed);
+    if (start_.time_since_epoch().count() != 0)
+      miss_->ns.fetch_add((std::chrono::steady_clock::now() - start_).count(), std::memory_order_relaxed);
+  }
+  MissTimer(const MissTimer&) = delete;
+  MissTimer& operator=(const MissTimer&) = delete;
+
+ private:
+  MissCounter* const miss_;
+  std::chrono::steady_clock::time_point start_ = {};
+};
+
 template <Operator Op>
 void launch_unchecked(const Route<Op>& route, const typename Op::Args& args, const typename Op::Problem& problem, Stream stream) {
   const auto run = route.device->is_gpu() ? launch_on_gpu<Op> : launch_on_cpu<Op>;
   route.launches->fetch_add(1, std::memory_order_relaxed);
+  const MissTimer miss(route.miss, !route.device->is_gpu());
   Trace* const trace = Trace::current();
   if (trace == nullptr) [[likely]]
     return run(route, args, problem, stream);

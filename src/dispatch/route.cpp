@@ -22,7 +22,7 @@ Forced& forced() {
 }  // namespace
 
 std::span<const char* const> enum_names(Origin) {
-  static constexpr const char* kNames[] = {"forced", "tuned", "predicted"};
+  static constexpr const char* kNames[] = {"forced", "tuned", "interpolated", "predicted"};
   return kNames;
 }
 
@@ -50,6 +50,26 @@ ForceScope::~ForceScope() {
   std::lock_guard lock(state.mutex);
   state.kernel[op_] = before_;
   bump_route_generation();
+}
+
+bool is_worth_it(const TunedAdvice& advice) {
+  if (advice.kind != AdviceKind::interpolated) return true;
+  if (advice.baseline_us <= 0) return advice.margin == 0;  // nothing to compare with: only what was timed nearby
+  return advice.us <= advice.baseline_us * (1 - advice.margin);
+}
+
+std::string describe(const TunedAdvice& advice, std::string_view revision) {
+  const TunedRow& row = advice.row;
+  const auto rounded = [](double us) { return std::round(us * 100) / 100; };
+  std::string out = str("tuned: ", row.us, " us, rank ", row.rank, ", ", row.origin);
+  if (advice.kind == AdviceKind::near_units) out += str("; tuned for ", row.units, " units");
+  if (advice.kind == AdviceKind::interpolated) {
+    out = str("tuned rows around: ", rounded(advice.us), " us expected");
+    if (advice.baseline_us > 0) out += str(", ", rounded(advice.baseline_us), " us of the default");
+    out += str(", ", row.origin);
+  }
+  if (is_stale(row, revision)) out += str("; stale: made with revision ", row.revision, ", the kernel is now ", revision);
+  return out;
 }
 
 bool check_calls() { return settings().check; }

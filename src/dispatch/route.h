@@ -1,4 +1,5 @@
-// From a problem to a kernel: forced > route cache > tuned row > predicted by the rows' cost models > reference.
+// From a problem to a kernel: forced > route cache > tuned row > interpolated between tuned rows > predicted by the rows' cost
+// models > reference.
 #pragma once
 
 #include <atomic>
@@ -13,10 +14,12 @@
 #include "backend/cpu/threads.h"
 #include "dispatch/database.h"
 #include "dispatch/kernel.h"
+#include "dispatch/misses.h"
+#include "dispatch/revision.h"
 
 namespace eitri {
 
-enum class Origin : uint8_t { forced, tuned, predicted };
+enum class Origin : uint8_t { forced, tuned, interpolated, predicted };
 std::span<const char* const> enum_names(Origin);
 
 template <class Op> struct Route {
@@ -27,7 +30,8 @@ template <class Op> struct Route {
   double predicted_us = 0;
   size_t workspace = 0;
   std::atomic<int64_t>* launches = nullptr;
-  Functions functions = {};  // of the kernel's sources
+  Functions functions = {};     // of the kernel's sources
+  MissCounter* miss = nullptr;  // counts calls that no tuned row serves, where they are recorded
 };
 
 /// The kernel that EITRI_FORCE or a ForceScope names for the op; empty when none. Never names an unknown kernel.
@@ -47,7 +51,8 @@ class ForceScope {
 /// EITRI_CHECK: every call is compared with the reference.
 bool check_calls();
 
-/// Counters, by name: "gemm.x86_amx.panel" -> launches, "route.hit", "route.miss", "tuned.skipped".
+/// Counters, by name: "gemm.x86_amx.panel" -> launches; "route.miss", and of these "route.forced", "route.tuned", "route.interpolated",
+/// "route.predicted"; "route.not_loaded"; "tuned.skipped", "tuned.stale", "tuned.reload".
 std::atomic<int64_t>& counter(std::string_view name);
 std::vector<std::pair<std::string, int64_t>> counters();
 
@@ -56,7 +61,6 @@ template <class Op> struct Candidate {
   const Kernel<Op>* kernel;
   Support support;
   Guess guess;
-  const TunedRow* tuned = nullptr;
 };
 
 /// Counts and logs, once per kernel, that a row could not be loaded and the next one takes its place.
@@ -66,7 +70,7 @@ void failed_to_load(std::string_view kernel, std::string_view why);
 template <class Op> std::vector<Candidate<Op>> candidates(const typename Op::Problem& problem, const Device& device) {
   std::vector<Candidate<Op>> out;
   for (const Kernel<Op>& kernel : Op::kernels()) {
-    Candidate<Op> c{&kernel, target_runs_on(kernel.target, device), {}, nullptr};
+    Candidate<Op> c{&kernel, target_runs_on(kernel.target, device), {}};
     if (c.support) c.support = kernel.supports(problem, device);
     if (c.support) c.guess = kernel.guess(problem, device);
     out.push_back(std::move(c));
@@ -79,6 +83,23 @@ template <class Op> [[noreturn]] void fail_unsupported(const typename Op::Proble
   for (const auto& c : all) reasons += str("\n  ", c.kernel->name, ": ", c.support.ok ? "supported" : c.support.reason);
   fail(Code::unsupported, str(Op::name, ": no kernel takes ", key_of(problem), reasons));
 }
+
+/// What the cost models choose; null when no row takes the problem.
+template <class Op> const Candidate<Op>* safe_default(const std::vector<Candidate<Op>>& all) {
+  const Candidate<Op>* best = nullptr;
+  for (const auto& c : all)
+    if (c.support.ok && (best == nullptr || c.guess.us < best->guess.us)) best = &c;
+  return best;
+}
+
+/// Does what the advice expects justify leaving the default? Rows of their own always do.
+bool is_worth_it(const TunedAdvice& advice);
+/// The row was measured with another text of the kernel; it serves all the same, until `eitri tune --all-stale`.
+inline bool is_stale(const TunedRow& row, std::string_view revision) {
+  return !row.revision.empty() && !revision.empty() && row.revision != revision;
+}
+/// One sentence for explain: time, rank, file, and whether the kernel has changed since (`revision` is that of now).
+std::string describe(const TunedAdvice& advice, std::string_view revision);
 
 /// The choice, made anew. `why` (may be null) receives one sentence for explain.
 template <class Op>
@@ -103,27 +124,30 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
     say("forced");
   }
   if (best == nullptr) {
-    for (const TunedRow* row : tuned_rows(Op::name, device, key_of(problem))) {
-      Candidate<Op>* match = nullptr;
-      for (auto& c : all)
-        if (row->kernel == c.kernel->name) match = &c;
+    const Candidate<Op>* const safe = safe_default(all);
+    for (const TunedAdvice& advice : tuned_advice(Op::name, device, key_of(problem))) {
+      const Candidate<Op>* match = nullptr;
+      for (const auto& c : all)
+        if (advice.row.kernel == c.kernel->name) match = &c;
       std::string reason;
       if (match == nullptr) reason = "unknown kernel";
       else if (!match->support.ok) reason = match->support.reason;
-      else if (parse_config(row->config, match->kernel->knobs, route.config, reason)) {
-        match->tuned = row;
+      else if (Config config; parse_config(advice.row.config, match->kernel->knobs, config, reason)) {
+        const bool is_default = match == safe && config == safe->guess.config;
+        if (!is_default && !is_worth_it(advice)) continue;
         best = match;
-        route.origin = Origin::tuned;
-        say("tuned: ", row->us, " us, rank ", row->rank, ", ", row->origin);
+        route.config = config;
+        route.origin = advice.kind == AdviceKind::interpolated ? Origin::interpolated : Origin::tuned;
+        const std::string_view revision = kernel_revision(Op::name, match->kernel->target);
+        if (why != nullptr) *why = describe(advice, revision);
+        else if (is_stale(advice.row, revision)) counter("tuned.stale").fetch_add(1, std::memory_order_relaxed);
         break;
       }
-      counter("tuned.skipped").fetch_add(1, std::memory_order_relaxed);
-      skipped_row(*row, reason);
+      skipped_row(advice.row, reason);
     }
   }
   if (best == nullptr) {
-    for (const auto& c : all)
-      if (c.support.ok && (best == nullptr || c.guess.us < best->guess.us)) best = &c;
+    best = safe_default(all);
     if (best == nullptr) fail_unsupported<Op>(problem, all);
     route.config = best->guess.config;
     say("cost model: ", std::round(best->guess.us * 10) / 10, " us is the least of the supported rows");
@@ -181,6 +205,7 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
     Key key;
     Route<Op> route;
     uint32_t generation = 0;
+    uint32_t reloads = 0;  // of tuned rows, when it was made
   };
   struct Shared {
     std::shared_mutex mutex;
@@ -194,7 +219,10 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
   // owner keeps the hot path free of the guard that a thread_local with a destructor needs.
   constexpr size_t kSlots = 256;
   static thread_local constinit Slot* slots = nullptr;
+  static thread_local constinit uint32_t calls = 0;
   static Shared shared;
+  if ((++calls & 31u) == 0) [[unlikely]]
+    poll_tuned(stream);
   const uint32_t generation = route_generation();
   const Key key{problem, where};
   const uint64_t hash = key.hash();
@@ -209,16 +237,24 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
   }
 
   Slot& slot = slots[hash % kSlots];
+  const uint32_t reloads = tuned_reloads();
+  // Another thread met changed rows while this one captures: what the call was warmed up with still serves.
+  if (stream != nullptr && slot.generation != 0 && slot.key == key && generation - slot.generation == reloads - slot.reloads &&
+      gpu::is_capturing(stream))
+    return slot.route;
   {
     std::shared_lock lock(shared.mutex);
     if (shared.generation == generation)
       if (const auto it = shared.map.find(key); it != shared.map.end()) {
-        slot = {key, it->second, generation};
+        slot = {key, it->second, generation, reloads};
         return slot.route;
       }
   }
   counter("route.miss").fetch_add(1, std::memory_order_relaxed);
-  const Route<Op> chosen = detail::choose_and_load<Op>(problem, device_for(where), stream);  // may route children: slot is written after it
+  Route<Op> chosen = detail::choose_and_load<Op>(problem, device_for(where), stream);  // may route children: slot is written after it
+  counter(str("route.", chosen.origin)).fetch_add(1, std::memory_order_relaxed);
+  if (chosen.origin == Origin::interpolated || chosen.origin == Origin::predicted)
+    chosen.miss = record_miss(Op::name, *chosen.device, key_of(problem), chosen.kernel->name);
   {
     std::unique_lock lock(shared.mutex);
     if (shared.generation != generation) {
@@ -228,7 +264,7 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
     if (shared.map.size() > 65536) shared.map.clear();  // bounded; a server with ragged shapes refills it
     shared.map.emplace(key, chosen);
   }
-  slot = {key, chosen, generation};
+  slot = {key, chosen, generation, reloads};
   return slot.route;
 }
 

@@ -41,7 +41,7 @@ template <Operator Op> OpEntry entry() {
   }
   if (e.kernels.empty() || e.kernels.back().family != Family::reference)
     fail(Code::internal, str(Op::name, ": the last row of the table must be the reference"));
-  set_tuned_fields(Op::name, e.fields);
+  set_tuned_fields(Op::name, tuned_fields<typename Op::Problem>());
   return e;
 }
 

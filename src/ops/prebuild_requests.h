@@ -50,7 +50,7 @@ template <class Op> void PrebuildRequests::add(const typename Op::Problem& probl
       if (candidate.support) add_kernel(*candidate.kernel, problem, candidate.guess.config, device);
     try {
       const Route<Op> route = choose<Op>(problem, device, all, nullptr);
-      if (route.origin == Origin::tuned) add_kernel(*route.kernel, problem, route.config, device);
+      if (route.origin == Origin::tuned || route.origin == Origin::interpolated) add_kernel(*route.kernel, problem, route.config, device);
     } catch (const Error& error) {
       if (error.code() != Code::unsupported) throw;
     }

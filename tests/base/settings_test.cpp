@@ -188,7 +188,7 @@ TEST_F(SettingsTest, MarkdownHasARowPerSetting) {
   for (size_t at = 0; at < page.size(); at = page.find('\n', at) + 1) {
     rows.push_back(page.substr(at, page.find('\n', at) - at));
   }
-  EXPECT_EQ(rows.size(), 2u + 9);
+  EXPECT_EQ(rows.size(), 2u + 10);
   for (const std::string& line : rows) {
     int columns = 0;
     for (size_t i = 0; i < line.size(); ++i) {

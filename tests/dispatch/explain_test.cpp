@@ -68,7 +68,7 @@ TEST(Explain, tuned_recipe_shows_its_children) {
   folder.write("scale_add.portable.csv",
                str("arch,units,rows,cols,nan_row,rank,kernel,config,us,spread_us,baseline_us,error,revision,toolchain,date\nportable,",
                    cpu_device().units, ",4,8,0,1,scale_add.recipe.first_row_again,,3,0,9,0,r,t,d\n"));
-  set_tuned_fields("scale_add", field_names<ScaleAdd::Problem>());
+  set_tuned_fields("scale_add", tuned_fields<ScaleAdd::Problem>());
   const SettingScope setting("EITRI_TUNED", folder.path());
   const Explanation e = explain<ScaleAdd>({.rows = 4, .cols = 8}, cpu_device());
   EXPECT_EQ(e.chosen, "scale_add.recipe.first_row_again");

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-const std::vector<std::string> kFields = field_names<ScaleAdd::Problem>();
+const std::vector<TunedField> kFields = tuned_fields<ScaleAdd::Problem>();
 const std::string kHeader = "arch,units,rows,cols,nan_row,rank,kernel,config,us,spread_us,baseline_us,error,revision,toolchain,date\n";
 
 /// One line for rows=4,cols=33 unless told otherwise.

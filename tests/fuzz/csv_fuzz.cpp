@@ -20,7 +20,7 @@ void check(bool ok) {
 }
 
 void tuned(std::string_view text) {
-  const eitri::TunedFile file = eitri::parse_tuned(text, "fuzz.csv", "x86_avx2", {"m", "n"});
+  const eitri::TunedFile file = eitri::parse_tuned(text, "fuzz.csv", "x86_avx2", {{.name = "m"}, {.name = "n"}});
   for (const auto& row : file.rows) check(row.us > 0 && row.rank >= 1 && row.key.starts_with("m="));
   for (const auto& problem : file.problems) check(!problem.text.empty() && problem.origin.starts_with("fuzz.csv"));
 }

@@ -137,6 +137,8 @@ Support narrow(const Problem& p, const Device&) {
 template <int kMicroseconds> Guess takes(const Problem&, const Device&) { return {.config = {{2}}, .us = kMicroseconds}; }
 Guess hopeless(const Problem& p, const Device&) { return {.us = 1e6 * double(p.rows * p.cols)}; }
 void reference_row(const Args& a, const Problem&, const Config&, Launch&) { ScaleAdd::reference(a, nullptr); }
+/// Asks for a kernel that no compiler makes here.
+std::vector<Source> missing_sources(const Problem&, const Config&, const Device&) { return {{.file = "ops/scale_add/gone.cuh", .entry = "gone"}}; }
 /// A recipe: computes all rows, then the first one again as a routed child.
 void recipe(const Args& a, const Problem&, const Config&, Launch&) {
   right(a);
@@ -207,6 +209,14 @@ constexpr Kernel<ScaleAdd> kRows[] = {
      .guess = takes<40>,
      .launch = recipe,
      .children = recipe_children},
+    {.name = "scale_add.fault.not_loadable",
+     .family = Family::simt,
+     .target = Target::any_cpu,
+     .numerics = kStrict,
+     .supports = any,
+     .guess = takes<2000000>,
+     .launch = faulty<Fault::none>,
+     .sources = missing_sources},
     fault_row<Fault::within_tolerance>("scale_add.right.within_tolerance", {}),
     fault_row<Fault::nan>("scale_add.fault.nan"),
     fault_row<Fault::infinity>("scale_add.fault.infinity"),

@@ -19,7 +19,7 @@ struct ScaleAdd {
     int64_t rows = 4, cols = 33;
     bool nan_row = false;  // row 1 of x is NaN, and so is row 1 of out
     void fields(auto&& f) const {
-      f("rows", rows);
+      f("rows", rows, Match::bucketed);
       f("cols", cols);
       f("nan_row", nan_row);
     }

@@ -63,6 +63,8 @@ TEST_F(SeededFaults, exact_output_one_ulp_off) { finds("scale_off_by_ulp", "exac
 TEST_F(SeededFaults, exception_of_the_standard_library) { finds("throws", "claims support, but threw: a fault"); }
 TEST_F(SeededFaults, exception_of_ours) { finds("throws_error", "claims support, but threw: a fault"); }
 
+TEST_F(SeededFaults, kernel_that_cannot_be_loaded) { finds("not_loadable", "claims support, but threw: "); }
+
 TEST_F(SeededFaults, every_faulty_row_is_in_this_file) {
   for (const auto& kernel : ScaleAdd::kernels()) {
     const std::string_view name = kernel.name;

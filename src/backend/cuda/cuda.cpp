@@ -238,6 +238,7 @@ void launch(const Function& function, const Geometry& g, Stream stream, const vo
 void allow_dependent_launches(bool on) { dependent_allowed.store(on, std::memory_order_relaxed); }
 
 bool is_capturing(Stream stream) {
+  if (driver() == nullptr) return false;
   int status = 0;
   // The legacy stream cannot be asked while another stream captures; that it cannot is the answer.
   return driver()->stream_is_capturing(stream, &status) != 0 || status != 0;
