@@ -38,7 +38,7 @@ if(test_sources)
     target_link_libraries(eitri_tests PRIVATE GTest::gtest_main)
   endif()
   # What the tests of tests/process start, kill and race; they look for it beside themselves.
-  add_executable(eitri_process_driver tests/process/driver.cpp)
+  add_executable(eitri_process_driver tests/process/driver.cpp tests/tune/sabotage_op.cpp)
   target_include_directories(eitri_process_driver PRIVATE tests)
   target_link_libraries(eitri_process_driver PRIVATE eitri_core eitri_flags)
   add_dependencies(eitri_tests eitri_process_driver)

@@ -15,6 +15,9 @@
 #include "jit/cache.h"
 #include "jit/fake_compiler.h"
 #include "jit/user_op.h"
+#include "tune/bench.h"
+#include "tune/sabotage_op.h"
+#include "tune/worker.h"
 
 namespace {
 
@@ -108,6 +111,10 @@ int main(int argc, char** argv) {
   try {
     if (command == "get") return get();
     if (command == "user_op") return user_op();
+    if (command == "tune_worker") {
+      const tune::TunedOp ops[] = {tune::tuned_op<Probe>()};
+      return tune::worker_main(ops);
+    }
   } catch (const Error& error) {
     std::printf("error: %s\n", error.what());
     return 2;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 
 #include "backend/cpu/cpu.h"
@@ -101,23 +100,6 @@ std::vector<int64_t> parse_numbers(const std::string& text, const char* option) 
   }
   require(!out.empty(), option, " is '", text, "'; expected positive integers separated by commas");
   return out;
-}
-
-size_t available_memory() {
-  size_t bytes = size_t{1} << 62;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string name, unit; meminfo >> name;) {
-    size_t kib = 0;
-    if (name == "MemAvailable:" && meminfo >> kib) bytes = kib << 10;
-    std::getline(meminfo, unit);
-  }
-  const auto number = [](const char* path) {
-    size_t value = 0;
-    return std::ifstream(path) >> value ? value : size_t{0};
-  };
-  const size_t limit = number("/sys/fs/cgroup/memory.max"), used = number("/sys/fs/cgroup/memory.current");
-  if (limit > 0) bytes = std::min(bytes, limit > used ? limit - used : 0);
-  return bytes;
 }
 
 void require_memory(size_t bytes, const std::string& what, const std::string& advice) {

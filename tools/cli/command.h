@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/available_memory.h"
 #include "dispatch/route.h"
 
 namespace eitri::cli {
@@ -71,8 +72,6 @@ class Progress {
 /// The parts of a comma-separated list of positive integers; `option` starts the message.
 std::vector<int64_t> parse_numbers(const std::string& text, const char* option);
 
-/// Bytes that this process may still take: free memory, within the limit of its control group.
-size_t available_memory();
 /// Refuses what will not fit; `what` starts the message, `advice` ends it.
 void require_memory(size_t bytes, const std::string& what, const std::string& advice);
 

@@ -1,0 +1,54 @@
+// Which candidate is fastest, from noisy times: interleaved rounds against a control, successive halving, a fixed rule for ties.
+//
+// A round times the control, then every candidate once in random order, then the control again. A candidate's score is the median
+// over rounds of log(its time / the control's of the same round), which drift, clocks and neighbours leave alone. Rounds whose two
+// controls differ too much are thrown away. Nothing here knows where times come from, so the tests bring their own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace eitri::tune {
+
+struct RaceOptions {
+  std::vector<int> rungs = {3, 6, 12};  // rounds in all at the end of each rung; after each, about half of the field goes
+  size_t keep_at_least = 3;
+  double tie = 0.01;      // candidates within this of the best, or within the noise, are equal: the lowest index wins
+  double settled = 0.01;  // stops when the leader is ahead of the rest by this and the noise
+  double gate = 0.05;     // a round counts if its controls differ by less
+  double discard = 2;     // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
+  uint64_t seed = 1;      // of the order within rounds
+  std::function<bool()> out_of_time = [] { return false; };  // asked between rounds; the race ends at the first good moment
+};
+
+/// How a candidate did. Times are microseconds.
+struct Standing {
+  size_t index = 0;
+  double score = 0;     // median log(time / control); -inf .. inf
+  double interval = 0;  // half width: twice the standard error of the median, by the MAD
+  double us = 0;        // control's median time * exp(score)
+  int rounds = 0;
+  bool failed = false;  // it gave no time; never wins
+};
+
+struct RaceResult {
+  std::vector<Standing> standings;  // by index
+  size_t winner = 0;                // after the tie rule; the control where nothing else gave a time
+  double control_us = 0;
+  double control_interval = 0;  // of log(last control / first control), as a measure of the noise
+  int rounds = 0, discarded = 0;
+  bool noisy = false;  // the gate had to be opened
+};
+
+/// Times the candidates of `order` one after the other; one time each, NaN for one that failed (it is not asked again).
+using TimeRound = std::function<std::vector<double>(const std::vector<size_t>& order)>;
+
+/// `count` candidates, 0 .. count-1, of which `control` is one.
+RaceResult race(size_t count, size_t control, const TimeRound& time_round, const RaceOptions& options = {});
+
+double median(std::vector<double> values);
+/// Twice the standard error of the median of these, estimated by the median absolute deviation; infinity for fewer than 3.
+double interval_of(const std::vector<double>& values);
+
+}  // namespace eitri::tune

@@ -1,0 +1,107 @@
+// What the tuner and its workers know of an op: which candidates a problem has, and how one is checked and timed. Made from the op's
+// template once, so that everything else here knows ops by name alone.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dispatch/explain.h"
+#include "dispatch/revision.h"
+
+namespace eitri::tune {
+
+/// A kernel with a config that is worth a try, or why it is not.
+struct Choice {
+  std::string kernel, config;
+  double guess_us = 0;
+  std::string refused;  // empty: a candidate
+  std::string revision;
+};
+struct Choices {
+  std::vector<Choice> all;  // table order, then the order of knob values: ties go to the first
+  size_t control = 0;       // what a call without tuned rows takes; all.size() when nothing takes the problem
+};
+
+struct CheckOptions {
+  double most_flops = 4e9;  // of a reference run; a larger problem is judged with fewer rows (tokens), and run as it is
+  int repeats = 20;         // calls of a repeatable kernel that must give the same bits
+};
+struct Checked {
+  std::string wrong;       // empty: right
+  double error = 0;        // largest error over allowed error
+  double us = 0;           // of one call at the whole problem
+  bool here_only = false;  // what is wrong says nothing about other problems: memory, an extent that it does not take
+};
+
+struct Subject {
+  /// Makes the tensors and the reference's results that check() compares with.
+  std::function<void()> prepare;
+  std::function<Checked(const std::string& kernel, const std::string& config)> check;
+  /// Microseconds of a call: one sample of at least `sample_us` over a ring of buffers that no cache holds. Throws Error.
+  std::function<double(const std::string& kernel, const std::string& config, double sample_us)> time;
+};
+
+/// An op as the tuner sees it.
+struct TunedOp {
+  std::string name;
+  Choices (*choices)(std::string_view problem, const Device& device, double prune);
+  Subject (*subject)(std::string_view problem, const Device& device, const CheckOptions& options);
+  /// The problems that recipes among the candidates make calls of: (op, problem).
+  std::vector<std::pair<std::string, std::string>> (*children)(std::string_view problem, const Device& device);
+};
+
+std::vector<Config> every_config(Knobs knobs);
+
+/// `prune`: kernels that the cost model expects to take this many times longer than the best are refused; 0: none.
+template <Operator Op> Choices choices_of(std::string_view text, const Device& device, double prune) {
+  const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
+  auto all = candidates<Op>(problem, device);
+  const Candidate<Op>* const best = safe_default(all);
+  Choices out;
+  bool control_found = false;
+  for (const auto& c : all) {
+    const Kernel<Op>& kernel = *c.kernel;
+    const std::string revision(kernel_revision(Op::name, kernel.target));
+    std::string refused = c.support.reason;
+    if (c.support && &c != best && kernel.family == Family::reference) refused = "it is the reference";
+    if (c.support && refused.empty() && prune > 0 && c.guess.us > prune * best->guess.us)
+      refused =
+          str("the cost model expects ", std::round(c.guess.us), " us, and ", std::round(best->guess.us), " us of ", best->kernel->name);
+    if (!refused.empty()) {
+      out.all.push_back({kernel.name, "", c.guess.us, refused, revision});
+      continue;
+    }
+    for (const Config& config : every_config(kernel.knobs)) {
+      if (&c == best && config == c.guess.config) {
+        out.control = out.all.size();
+        control_found = true;
+      }
+      out.all.push_back({kernel.name, to_string(config, kernel.knobs), c.guess.us, "", revision});
+    }
+    if (&c == best && !control_found) {  // a guess that the knobs do not list
+      out.control = out.all.size();
+      control_found = true;
+      out.all.push_back({kernel.name, to_string(c.guess.config, kernel.knobs), c.guess.us, "", revision});
+    }
+  }
+  if (!control_found) out.control = out.all.size();
+  return out;
+}
+
+template <Operator Op> std::vector<std::pair<std::string, std::string>> children_of(std::string_view text, const Device& device) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
+  for (const auto& c : candidates<Op>(problem, device)) {
+    if (!c.support || c.kernel->children == nullptr) continue;
+    ChildSink sink(device);
+    c.kernel->children(problem, c.guess.config, sink);
+    for (const Explanation& child : sink.children) out.emplace_back(child.op, child.problem);
+  }
+  return out;
+}
+
+}  // namespace eitri::tune

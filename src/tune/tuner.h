@@ -1,0 +1,96 @@
+// Tunes problems: candidates are checked in a worker process, raced, and the winner is confirmed in a fresh process, written as
+// ranked rows and noted in the journal. See docs/tuning.md for the protocol.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tune/journal.h"
+#include "tune/race.h"
+#include "tune/worker.h"
+
+namespace eitri::tune {
+
+struct TuneOptions {
+  std::string folder = kProjectTuned;                         // of rows and journal
+  std::vector<std::string> worker = {};                       // the worker's command; argv[0] is a path
+  std::string device = "cpu";                                 // "cpu", "cuda:0"
+  int threads = 0;                                            // 0: what OpenMP would use
+  double budget_s = std::numeric_limits<double>::infinity();  // of the run; a problem that has begun is ended early, not dropped
+  double time_limit_s = 20;                                   // of one check or sample of a candidate; then it is killed
+  double prepare_limit_s = 600;                               // of making a problem's tensors and reference
+  double min_gain = 0.02;                                     // that a candidate must save over the default, and more than the noise
+  double prune = 8;         // kernels that the cost model expects to be this much slower are left out; 0: none
+  double sample_us = 1000;  // a sample lasts at least this long
+  int confirm_rounds = 9;
+  bool again = false;  // also problems that the journal has
+  CheckOptions check = {};
+  RaceOptions race = {};
+  std::function<void(const std::string& what)> progress = [](const std::string&) {};
+};
+
+struct TuneProblem {
+  std::string op, problem;  // problem: key_of
+  bool operator==(const TuneProblem&) const = default;
+};
+
+enum class TuneStatus : uint8_t {
+  tuned,         // a candidate gains over the default; rows are written
+  default_best,  // the default is as good as any; rows say so
+  known,         // the journal has it
+  unsupported,   // no kernel takes it here
+  failed,        // `why`
+  out_of_time,   // the budget was used up before it began
+};
+std::span<const char* const> enum_names(TuneStatus);
+
+struct Rejected {
+  std::string kernel, config, why;
+};
+struct Outcome {
+  TuneProblem problem;
+  TuneStatus status = TuneStatus::failed;
+  std::string why = {};
+  std::string kernel = {}, config = {}, control_kernel = {}, control_config = {};
+  double us = 0, control_us = 0, spread_us = 0;  // of the confirmation
+  double noise = 0;                              // half width of log(control / control)
+  size_t candidates = 0;
+  std::vector<Rejected> rejected = {};  // wrong, faulting, too slow to answer
+  int rounds = 0, discarded = 0, workers = 0;
+  bool noisy = false, control_is_wrong = false;
+  double seconds = 0;
+  double gain() const { return control_us > 0 && us > 0 ? 1 - us / control_us : 0; }
+};
+
+class Tuner {
+ public:
+  /// Throws Error for a folder that cannot be made and a journal that cannot be read.
+  Tuner(std::span<const TunedOp> ops, const Device& device, TuneOptions options);
+
+  Outcome tune(const TuneProblem& problem);
+  /// Of a problem, without running anything: candidates and those that are refused.
+  Choices candidates(const TuneProblem& problem) const;
+  bool out_of_time() const;
+  const Journal& journal() const { return journal_; }
+
+ private:
+  const TunedOp& op_named(const std::string& name) const;
+  Outcome tune_now(const TuneProblem& problem, const TunedOp& op);
+
+  const std::span<const TunedOp> ops_;
+  const Device& device_;
+  const TuneOptions options_;
+  Journal journal_;
+  WorkerProcess worker_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Compiler and libraries that kernels are made of, for rows: "gcc 12.2.0".
+std::string toolchain(const Device& device);
+/// "2026-11-29", UTC.
+std::string today();
+
+}  // namespace eitri::tune

@@ -1,0 +1,114 @@
+// The child's end.
+#include "tune/worker.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include <omp.h>
+
+#include "backend/cpu/available_memory.h"
+#include "backend/cpu/cpu.h"
+#include "backend/gpu.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace eitri::tune {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kAnswers = 3;
+
+void answer(const json& reply) {
+  const std::string line = reply.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = ::write(kAnswers, line.data() + done, line.size() - done);
+    if (n <= 0) ::_exit(4);  // nobody listens
+    done += static_cast<size_t>(n);
+  }
+}
+
+const Device& device_named(const std::string& text) {
+  if (text == "cpu") return cpu_device();
+  int index = -1;
+  require(text.starts_with("cuda:"), "device is ", text, "; expected cpu or cuda:N");
+  std::from_chars(text.data() + 5, text.data() + text.size(), index);
+  return gpu::device(index);
+}
+
+/// A kernel that allocates without end gets std::bad_alloc instead of the machine. GPU drivers reserve address space by the
+/// terabyte, so there it is left alone.
+void limit_memory(const Device& device) {
+  ::rlimit limit{.rlim_cur = 0, .rlim_max = 0};
+  ::setrlimit(RLIMIT_CORE, &limit);
+  if (device.is_gpu()) return;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  limit.rlim_cur = limit.rlim_max = available_memory() + (size_t{2} << 30);  // address space is more than memory
+  ::setrlimit(RLIMIT_AS, &limit);
+#endif
+}
+
+class Server {
+ public:
+  explicit Server(std::span<const TunedOp> ops) : ops_(ops) {}
+
+  json serve(const json& request) {
+    const std::string what = request.value("do", "");
+    if (what == "open") return open(request);
+    require(subject_.time != nullptr, what, ": no problem is open");
+    const std::string kernel = request.at("kernel"), config = request.at("config");
+    if (what == "check") {
+      const Checked c = subject_.check(kernel, config);
+      return {{"ok", true}, {"wrong", c.wrong}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
+    }
+    if (what == "time") return {{"ok", true}, {"us", subject_.time(kernel, config, request.at("sample_us"))}};
+    fail(Code::invalid_argument, str("request is ", what, "; expected open, check or time"));
+  }
+
+ private:
+  json open(const json& request) {
+    if (const int threads = request.value("threads", 0); threads > 0) omp_set_num_threads(threads);
+    const Device& device = device_named(request.at("device"));
+    limit_memory(device);
+    if (const auto profile = device.is_gpu() ? std::nullopt : stored_profile(device, omp_get_max_threads())) set_profile(*profile);
+    const std::string op = request.at("op");
+    for (const TunedOp& known : ops_) {
+      if (known.name != op) continue;
+      subject_ = {};
+      subject_ = known.subject(request.at("problem").get<std::string>(), device.is_gpu() ? device : cpu_device(),
+                               {.most_flops = request.at("most_flops"), .repeats = request.at("repeats")});
+      if (request.value("check", true)) subject_.prepare();
+      return {{"ok", true}};
+    }
+    fail(Code::invalid_argument, str("op is ", op, "; the worker does not know it"));
+  }
+
+  std::span<const TunedOp> ops_;
+  Subject subject_;
+};
+
+}  // namespace
+
+int worker_main(std::span<const TunedOp> ops) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::signal(SIGPIPE, SIG_IGN);
+  Server server(ops);
+  for (std::string line; std::getline(std::cin, line);) {
+    json reply;
+    try {
+      reply = server.serve(json::parse(line));
+    } catch (const std::exception& error) {
+      reply = {{"ok", false}, {"why", error.what()}};
+    }
+    answer(reply);
+  }
+  return 0;
+}
+
+}  // namespace eitri::tune

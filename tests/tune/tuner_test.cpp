@@ -1,0 +1,192 @@
+// The tuner against an operator full of sabotage: whatever a candidate does, the run goes on, and a right one is adopted. Candidates run
+// in processes of eitri_process_driver.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/log.h"
+#include "dispatch/scoped_settings.h"
+#include "dispatch/tuned_table.h"
+#include "process/child.h"
+#include "tune/bench.h"
+#include "tune/sabotage_op.h"
+#include "tune/tuner.h"
+
+namespace eitri::tune {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::span<const TunedOp> ops() {
+  static const TunedOp kOps[] = {tuned_op<Probe>()};
+  return kOps;
+}
+
+class TunerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (jit::driver().empty()) GTEST_SKIP() << "eitri_process_driver is not beside this program";
+    set_tuned_fields("probe", tuned_fields<Probe::Problem>());
+    set_log_sink([](LogLevel, LogTopic, std::string_view, void*) {});
+  }
+  void TearDown() override { set_log_sink(nullptr); }
+  TuneOptions options() const {
+    TuneOptions o;
+    o.folder = folder_.path();
+    o.worker = {jit::driver(), "tune_worker"};
+    o.time_limit_s = 2;
+    o.sample_us = 800;
+    o.race.gate = 0.5;  // other programs may have the cores: times here differ by factors
+    o.race.rungs = {3, 5};
+    o.confirm_rounds = 5;
+    return o;
+  }
+  static TuneProblem problem(int64_t m = 7) { return {"probe", key_of(Probe::Problem{.m = m, .k = 33})}; }
+  std::vector<TunedRow> rows() const {
+    std::ifstream file(folder_.path() + str("/probe.", cpu_device().arch(), ".csv"));
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const TunedFile parsed = parse_tuned(text, "probe.csv", cpu_device().arch(), tuned_fields<Probe::Problem>());
+    EXPECT_THAT(parsed.problems, IsEmpty());
+    return parsed.rows;
+  }
+  static std::string why(const Outcome& outcome, const std::string& kernel) {
+    for (const Rejected& r : outcome.rejected)
+      if (r.kernel == kernel) return r.why;
+    return {};
+  }
+  const FolderScope folder_;
+};
+
+TEST_F(TunerTest, P14_P15_every_sabotaged_kernel_is_rejected_and_the_run_goes_on) {
+  Tuner tuner(ops(), cpu_device(), options());
+  const Outcome outcome = tuner.tune(problem());
+  ASSERT_EQ(outcome.status, TuneStatus::tuned) << outcome.why;
+  EXPECT_EQ(outcome.kernel, "probe.right.knob");
+  EXPECT_EQ(outcome.config, "us=100");
+  EXPECT_GT(outcome.gain(), 0.5);
+  const auto rejected = [&](const char* fault) { return why(outcome, str("probe.fault.", fault)); };
+  EXPECT_THAT(rejected("drops_k_tail"), HasSubstr("; expected "));
+  EXPECT_THAT(rejected("writes_half"), HasSubstr("out[4] is nan"));
+  EXPECT_THAT(rejected("writes_after"), HasSubstr("was overwritten 0 bytes after its end"));
+  EXPECT_THAT(rejected("writes_far"), HasSubstr("was killed by signal 11"));
+  EXPECT_THAT(rejected("writes_input"), HasSubstr("is an input, but was written to"));
+  EXPECT_THAT(rejected("races"), HasSubstr("claims to be repeatable, but call 4 has other bits"));
+  EXPECT_THAT(rejected("nearly_right"), HasSubstr("; expected "));
+  EXPECT_THAT(rejected("right_once"), HasSubstr("; expected "));
+  EXPECT_THAT(rejected("never_ends"), HasSubstr("did not answer within 2 s and was killed"));
+  EXPECT_THAT(rejected("faults"), HasSubstr("was killed by signal 11"));
+  EXPECT_THAT(rejected("aborts"), HasSubstr("was killed by signal 6"));
+  EXPECT_THAT(rejected("exits"), HasSubstr("exited with status 0"));
+  EXPECT_THAT(rejected("throws"), HasSubstr("a fault"));
+  EXPECT_THAT(rejected("allocates_200_gb"), HasSubstr("it asks for more memory than there is"));
+  EXPECT_THAT(rejected("workspace_of_200_gb"), HasSubstr("its workspace has 204800 MiB"));
+  for (const auto& kernel : Probe::kernels())
+    if (std::string_view(kernel.name).find(".fault.") != std::string_view::npos) EXPECT_NE(why(outcome, kernel.name), "") << kernel.name;
+  for (const Rejected& r : outcome.rejected) EXPECT_THAT(r.kernel, HasSubstr(".fault."));
+}
+
+TEST_F(TunerTest, rows_hold_ranks_of_different_kernels_and_where_they_come_from) {
+  Tuner tuner(ops(), cpu_device(), options());
+  tuner.tune(problem());
+  const auto all = rows();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].kernel, "probe.right.knob");
+  EXPECT_NE(all[1].kernel, "probe.right.knob") << "the second rank serves when the first kernel cannot be loaded";
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(all[i].key, "m=7,k=33");
+    EXPECT_EQ(all[i].units, cpu_device().units);
+    EXPECT_EQ(all[i].rank, static_cast<int>(i) + 1);
+    EXPECT_NEAR(all[i].baseline_us, 400, 200);
+    EXPECT_LT(all[i].error, 1);
+    EXPECT_GT(all[i].error, 0);
+    EXPECT_EQ(all[i].date, today());
+    EXPECT_THAT(all[i].toolchain, testing::AnyOf(HasSubstr("gcc"), HasSubstr("clang")));
+  }
+  EXPECT_LT(all[0].us, all[1].us);
+}
+
+TEST_F(TunerTest, what_is_wrong_is_not_tried_again_by_a_later_run) {
+  { Tuner(ops(), cpu_device(), options()).tune(problem()); }
+  Tuner later(ops(), cpu_device(), options());
+  EXPECT_EQ(later.journal().torn_lines(), 0u);
+  const Outcome outcome = later.tune(problem(8));
+  EXPECT_EQ(outcome.status, TuneStatus::tuned);
+  EXPECT_THAT(why(outcome, "probe.fault.faults"), HasSubstr("in quarantine: the worker was killed by signal 11"));
+  // What was only slow or hungry may do at another problem: those two are asked again.
+  EXPECT_THAT(why(outcome, "probe.fault.never_ends"), testing::StartsWith("the worker did not answer"));
+  EXPECT_THAT(why(outcome, "probe.fault.workspace_of_200_gb"), testing::StartsWith("its workspace"));
+}
+
+TEST_F(TunerTest, a_run_resumes_from_its_journal) {
+  { Tuner(ops(), cpu_device(), options()).tune(problem()); }
+  const auto before = rows();
+  std::ofstream(folder_.path() + "/journal.jsonl", std::ios::app) << "{\"op\":\"probe\",\"arch";  // killed while it wrote
+  Tuner resumed(ops(), cpu_device(), options());
+  EXPECT_EQ(resumed.journal().torn_lines(), 1u);
+  const Outcome outcome = resumed.tune(problem());
+  EXPECT_EQ(outcome.status, TuneStatus::known);
+  EXPECT_EQ(outcome.kernel, "probe.right.knob");
+  EXPECT_EQ(outcome.workers, 0);
+  TuneOptions again = options();
+  again.again = true;
+  EXPECT_EQ(Tuner(ops(), cpu_device(), again).tune(problem()).status, TuneStatus::tuned);
+  EXPECT_EQ(rows().size(), before.size());
+}
+
+TEST_F(TunerTest, P18_two_runs_choose_alike) {
+  std::vector<std::string> chosen;
+  for (int run = 0; run < 2; ++run) {
+    const FolderScope folder;
+    TuneOptions o = options();
+    o.folder = folder.path();
+    o.race.seed = static_cast<uint64_t>(run) + 1;
+    Tuner tuner(ops(), cpu_device(), o);
+    for (const int64_t m : {3, 5}) {
+      const Outcome outcome = tuner.tune(problem(m));
+      chosen.push_back(str(outcome.kernel, " ", outcome.config));
+    }
+  }
+  EXPECT_THAT(chosen,
+              ElementsAre("probe.right.knob us=100", "probe.right.knob us=100", "probe.right.knob us=100", "probe.right.knob us=100"));
+}
+
+TEST_F(TunerTest, the_cost_model_prunes_and_the_reference_is_no_candidate) {
+  Tuner tuner(ops(), cpu_device(), options());
+  const Choices choices = tuner.candidates(problem());
+  ASSERT_LT(choices.control, choices.all.size());
+  EXPECT_EQ(choices.all[choices.control].kernel, "probe.right.slow");
+  size_t knobs = 0;
+  for (const Choice& c : choices.all) {
+    if (c.kernel == "probe.right.hopeless")
+      EXPECT_THAT(c.refused, HasSubstr("the cost model expects 1000 us, and 10 us of probe.right.slow"));
+    if (c.kernel == "probe.reference") EXPECT_EQ(c.refused, "it is the reference");
+    if (c.kernel == "probe.right.knob") ++knobs;
+  }
+  EXPECT_EQ(knobs, 4u);
+}
+
+TEST_F(TunerTest, a_budget_that_is_used_up_leaves_the_rest) {
+  TuneOptions o = options();
+  o.budget_s = 0;
+  EXPECT_EQ(Tuner(ops(), cpu_device(), o).tune(problem()).status, TuneStatus::out_of_time);
+}
+
+TEST_F(TunerTest, a_worker_that_cannot_be_started_is_a_reason) {
+  TuneOptions o = options();
+  o.worker = {"/nowhere/eitri", "tune"};
+  const Outcome outcome = Tuner(ops(), cpu_device(), o).tune(problem());
+  EXPECT_EQ(outcome.status, TuneStatus::failed);
+  EXPECT_THAT(outcome.why, HasSubstr("cannot be started"));
+}
+
+TEST_F(TunerTest, unknown_ops_and_problems_are_reasons) {
+  Tuner tuner(ops(), cpu_device(), options());
+  EXPECT_THAT(tuner.tune({"prob", "m=1"}).why, HasSubstr("op is prob; expected one of probe"));
+  EXPECT_EQ(tuner.tune({"probe", "m=x"}).status, TuneStatus::failed);
+}
+
+}  // namespace
+}  // namespace eitri::tune
