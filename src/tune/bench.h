@@ -42,11 +42,11 @@ template <Operator Op> class Bench {
     for (size_t i = 0; i < 2; ++i) variant(i);
   }
 
-  Checked check(const std::string& kernel, const std::string& config) {
+  Checked check(const std::string& kernel, const std::string& config, int repeats) {
     Checked out;
     poison_workspace(true);
     try {
-      out = checked(kernel, config);
+      out = checked(kernel, config, repeats);
     } catch (const Error& error) {
       out.wrong = error.what();
       out.here_only = error.code() == Code::out_of_memory || error.code() == Code::unsupported;
@@ -140,17 +140,17 @@ template <Operator Op> class Bench {
   }
   static bool has_open(const Expected& expected) { return std::find(expected.any.begin(), expected.any.end(), true) != expected.any.end(); }
 
-  Checked checked(const std::string& name, const std::string& config) {
+  Checked checked(const std::string& name, const std::string& config, int repeats) {
     Checked out;
     // Right on two sets of data, dense and strided; the same bits again and again where the kernel claims so.
     for (size_t i = 0; i < 2; ++i) {
       Variant& v = variant(i);
       const Route<Op> route = route_of(name, config, judged_);
       const bool same_bits = route.kernel->numerics.repeatable && std::ranges::none_of(v.oracle, has_open);
-      const int calls = i == 0 ? options_.repeats : 2;
+      const int calls = i == 0 ? repeats : 2;
       std::vector<std::vector<std::byte>> first;
       double spent_us = 0;
-      for (int n = 0; n < calls && (n < 3 || spent_us < 5e4); ++n) {
+      for (int n = 0; n < calls && (n < 4 || spent_us < 1e6); ++n) {
         v.call->maker().poison_outputs();
         const auto start = std::chrono::steady_clock::now();
         run(route, *v.call, judged_);
@@ -278,9 +278,10 @@ template <Operator Op> class Bench {
 
 template <Operator Op> Subject subject_of(std::string_view text, const Device& device, const CheckOptions& options) {
   auto bench = std::make_shared<Bench<Op>>(text, device, options);
-  return {.prepare = [bench] { bench->prepare(); },
-          .check = [bench](const std::string& kernel, const std::string& config) { return bench->check(kernel, config); },
-          .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
+  return {
+      .prepare = [bench] { bench->prepare(); },
+      .check = [bench](const std::string& kernel, const std::string& config, int repeats) { return bench->check(kernel, config, repeats); },
+      .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
 }
 
 template <Operator Op> TunedOp tuned_op() {

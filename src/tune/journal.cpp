@@ -33,8 +33,6 @@ ordered_json to_json(const JournalEntry& e) {
 }  // namespace
 
 Journal::Journal(const std::string& folder) : path_(str(folder, "/journal.jsonl")) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
   if (!std::filesystem::exists(path_)) return;
   const std::string text = read_file(path_, kMaxBytes);
   for (size_t at = 0; at < text.size();) {
@@ -76,6 +74,8 @@ Journal::Journal(const std::string& folder) : path_(str(folder, "/journal.jsonl"
 }
 
 void Journal::append(const std::string& line) const {
+  std::error_code ignored;  // what is wrong with the folder, open() says
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
   const int fd = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail(Code::io_error, str("cannot open ", path_, ": ", std::strerror(errno)));
   const std::string text = "\n" + line + "\n";  // a line that a killed writer left does not swallow this one

@@ -34,7 +34,7 @@ struct Quarantined {
 
 class Journal {
  public:
-  /// Reads what is there. `folder` is made when missing.
+  /// Reads what is there; the first line that is added makes the folder. Throws Error{io_error}.
   explicit Journal(const std::string& folder);
   void add(const JournalRecord& record);
   void add(const Quarantined& entry);

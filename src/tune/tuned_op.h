@@ -28,7 +28,6 @@ struct Choices {
 
 struct CheckOptions {
   double most_flops = 4e9;  // of a reference run; a larger problem is judged with fewer rows (tokens), and run as it is
-  int repeats = 20;         // calls of a repeatable kernel that must give the same bits
 };
 struct Checked {
   std::string wrong;       // empty: right
@@ -40,7 +39,8 @@ struct Checked {
 struct Subject {
   /// Makes the tensors and the reference's results that check() compares with.
   std::function<void()> prepare;
-  std::function<Checked(const std::string& kernel, const std::string& config)> check;
+  /// `repeats`: calls on the first set of data; of a repeatable kernel they must give the same bits.
+  std::function<Checked(const std::string& kernel, const std::string& config, int repeats)> check;
   /// Microseconds of a call: one sample of at least `sample_us` over a ring of buffers that no cache holds. Throws Error.
   std::function<double(const std::string& kernel, const std::string& config, double sample_us)> time;
 };
@@ -55,6 +55,10 @@ struct TunedOp {
 };
 
 std::vector<Config> every_config(Knobs knobs);
+
+/// Kernels that the cost model expects to be this many times slower than the best are tried with their guessed config alone: as
+/// alternatives for when the best cannot be loaded, and in case the model is wrong.
+inline constexpr double kGuessOnly = 1.5;
 
 /// `prune`: kernels that the cost model expects to take this many times longer than the best are refused; 0: none.
 template <Operator Op> Choices choices_of(std::string_view text, const Device& device, double prune) {
@@ -75,7 +79,8 @@ template <Operator Op> Choices choices_of(std::string_view text, const Device& d
       out.all.push_back({kernel.name, "", c.guess.us, refused, revision});
       continue;
     }
-    for (const Config& config : every_config(kernel.knobs)) {
+    const bool guess_only = prune > 0 && c.guess.us > kGuessOnly * best->guess.us;
+    for (const Config& config : guess_only ? std::vector<Config>{c.guess.config} : every_config(kernel.knobs)) {
       if (&c == best && config == c.guess.config) {
         out.control = out.all.size();
         control_found = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <set>
 
 #include <omp.h>
@@ -71,8 +72,7 @@ class Session {
                                        {"device", options_.device},
                                        {"threads", options_.threads},
                                        {"check", check},
-                                       {"most_flops", options_.check.most_flops},
-                                       {"repeats", options_.check.repeats}},
+                                       {"most_flops", options_.check.most_flops}},
                                       options_.prepare_limit_s);
     if (answer.ok()) return true;
     out_.status = TuneStatus::failed;
@@ -95,6 +95,25 @@ class Session {
     log(LogLevel::warning, LogTopic::tune, problem_.op, " ", problem_.problem, ": ", name_of(i), " is rejected: ", why);
   }
 
+  /// Asks the worker; what is wrong is rejected. The worker is gone afterwards if the candidate may have written anywhere.
+  bool is_right(size_t i, int repeats) {
+    const Answer answer = worker_.ask({{"do", "check"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"repeats", repeats}},
+                                      options_.time_limit_s);
+    if (!answer.ok()) {
+      reject(i, answer.why(), !answer.death.empty() && !answer.timed_out);
+      return false;
+    }
+    const std::string wrong = answer.json.at("wrong");
+    if (wrong.empty()) {
+      errors_[i] = std::max(errors_[i], answer.json.value("error", 0.0));
+      return true;
+    }
+    const bool everywhere = answer.json.value("everywhere", true);
+    reject(i, wrong, everywhere);
+    if (everywhere) worker_.stop();
+    return false;
+  }
+
   void check_all() {
     std::vector<size_t> order = {choices_.control};  // first: it decides whether the run makes sense
     for (size_t i = 0; i < choices_.all.size(); ++i)
@@ -111,27 +130,11 @@ class Session {
         rejected_[i] = "in quarantine: " + why;
         continue;
       }
-      const Answer answer = worker_.ask({{"do", "check"}, {"kernel", c.kernel}, {"config", c.config}}, options_.time_limit_s);
-      if (!answer.death.empty()) {
-        reject(i, answer.why(), !answer.timed_out);
-        if (!open(true)) return field_.clear();
-        continue;
-      }
-      if (!answer.ok()) {
-        reject(i, answer.why(), false);
-        continue;
-      }
-      if (const std::string wrong = answer.json.at("wrong"); !wrong.empty()) {
-        const bool everywhere = answer.json.value("everywhere", true);
-        reject(i, wrong, everywhere);
-        if (!everywhere) continue;
-        // It may have written anywhere, so nothing in that process is trusted any more.
-        worker_.stop();
-        if (!open(true)) return field_.clear();
+      if (!is_right(i, 2)) {
+        if (!worker_.running() && !open(true)) return field_.clear();
         continue;
       }
       field_.push_back(i);
-      errors_[i] = answer.json.at("error");
     }
     out_.control_is_wrong = rejected_.contains(choices_.control);
     if (field_.empty()) {
@@ -177,28 +180,25 @@ class Session {
     out_.discarded = first.discarded;
     if (lost_worker_ || first.control_us <= 0) return fail_run("the default cannot be timed");
 
-    // The winner, and alternatives: the best of another kernel, then the best of what is left.
-    std::vector<size_t> places;
-    for (size_t k = 0; k < field_.size(); ++k)
-      if (!first.standings[k].failed && k != first.winner) places.push_back(k);
-    std::ranges::stable_sort(places, {}, [&](size_t k) { return first.standings[k].score; });
-    std::vector<size_t> ranked = {first.winner};
-    const auto take = [&](auto&& wanted) {
-      const auto it = std::ranges::find_if(places, wanted);
-      if (it == places.end()) return;
-      ranked.push_back(*it);
-      places.erase(it);
-    };
-    take([&](size_t k) { return choice(field_[k]).kernel != choice(field_[first.winner]).kernel; });
-    take([](size_t) { return true; });
-    if (ranked.size() < 3) take([](size_t) { return true; });
-
-    // In a fresh process, the control beside them.
+    // In a fresh process: finalists are checked again, longer; one that is wrong after all gives way.
     worker_.stop();
-    if (!open(false)) return;
+    if (!open(true)) return;
     std::vector<size_t> finalists;
-    for (const size_t k : ranked) finalists.push_back(field_[k]);
-    if (std::ranges::find(finalists, control) == finalists.end()) finalists.push_back(control);
+    for (;;) {
+      const std::vector<size_t> ranked = ranked_of(first);
+      finalists.clear();
+      for (const size_t k : ranked) finalists.push_back(field_[k]);
+      if (std::ranges::find(finalists, control) == finalists.end()) finalists.push_back(control);
+      const auto unchecked = std::ranges::find_if(finalists, [&](size_t i) { return !thorough_.contains(i); });
+      if (unchecked == finalists.end()) break;
+      options_.progress(str("checking finalist ", name_of(*unchecked)));
+      if (is_right(*unchecked, options_.repeats)) {
+        thorough_.insert(*unchecked);
+        continue;
+      }
+      if (*unchecked == control) return fail_run("the default is not right every time");
+      if (!worker_.running() && !open(true)) return;
+    }
     RaceOptions confirm = options_.race;
     confirm.rungs = {options_.confirm_rounds};
     confirm.settled = std::numeric_limits<double>::infinity();
@@ -213,7 +213,7 @@ class Session {
       const auto it = std::ranges::find(finalists, i);
       return it == finalists.end() ? Standing{.failed = true} : last.standings[static_cast<size_t>(it - finalists.begin())];
     };
-    const size_t winner = field_[first.winner];
+    const size_t winner = finalists.front();
     const Standing won = standing(winner);
     const bool gains = winner != control && !won.failed && -won.score >= std::max(-std::log(1 - options_.min_gain), won.interval);
     const size_t adopted = gains || (out_.control_is_wrong && !won.failed) ? winner : control;
@@ -227,6 +227,30 @@ class Session {
     if (other != others.end()) std::rotate(others.begin(), other, other + 1);
     order.insert(order.end(), others.begin(), others.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(2, others.size())));
     finish(adopted, order, first, standing);
+  }
+
+  /// The winner of the race and two alternatives, as places in the field, without those that were rejected since: the best of another
+  /// kernel, then the best of what is left.
+  std::vector<size_t> ranked_of(const RaceResult& first) const {
+    std::vector<size_t> places;
+    for (size_t k = 0; k < field_.size(); ++k)
+      if (!first.standings[k].failed && !rejected_.contains(field_[k])) places.push_back(k);
+    std::ranges::stable_sort(places, {}, [&](size_t k) { return first.standings[k].score; });
+    std::vector<size_t> ranked;
+    const auto take = [&](auto&& wanted) {
+      const auto it = std::ranges::find_if(places, wanted);
+      if (it == places.end() || ranked.size() == 3) return;
+      ranked.push_back(*it);
+      places.erase(it);
+    };
+    take([&](size_t k) { return k == first.winner; });
+    if (ranked.empty()) take([](size_t) { return true; });
+    if (ranked.empty()) return ranked;
+    const std::string& kernel = choice(field_[ranked.front()]).kernel;
+    take([&](size_t k) { return choice(field_[k]).kernel != kernel; });
+    take([](size_t) { return true; });
+    take([](size_t) { return true; });
+    return ranked;
   }
 
   void fail_run(const char* why) {
@@ -311,6 +335,7 @@ class Session {
   std::vector<size_t> field_;  // right ones, in table order
   std::map<size_t, std::string> rejected_;
   std::map<size_t, double> errors_;
+  std::set<size_t> thorough_;  // right again and again
   bool lost_worker_ = false;
 };
 
@@ -373,6 +398,8 @@ Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
             .us = known->us,
             .control_us = known->control_us};
   }
+  std::error_code ignored;
+  std::filesystem::create_directories(options_.folder, ignored);  // for the worker's log; writing says what is wrong
   if (out_of_time()) return {.problem = problem, .status = TuneStatus::out_of_time, .why = "the budget is used up"};
   return Session(problem, std::move(choices), device_, options_, journal_, worker_, [this] { return out_of_time(); }).run();
 }

@@ -26,6 +26,7 @@ struct TuneOptions {
   double prune = 8;         // kernels that the cost model expects to be this much slower are left out; 0: none
   double sample_us = 1000;  // a sample lasts at least this long
   int confirm_rounds = 9;
+  int repeats = 20;    // calls of a finalist that must give the same bits; other candidates are called twice
   bool again = false;  // also problems that the journal has
   CheckOptions check = {};
   RaceOptions race = {};
@@ -67,7 +68,7 @@ struct Outcome {
 
 class Tuner {
  public:
-  /// Throws Error for a folder that cannot be made and a journal that cannot be read.
+  /// Throws Error for a journal that cannot be read.
   Tuner(std::span<const TunedOp> ops, const Device& device, TuneOptions options);
 
   Outcome tune(const TuneProblem& problem);

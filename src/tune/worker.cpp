@@ -64,7 +64,7 @@ class Server {
     require(subject_.time != nullptr, what, ": no problem is open");
     const std::string kernel = request.at("kernel"), config = request.at("config");
     if (what == "check") {
-      const Checked c = subject_.check(kernel, config);
+      const Checked c = subject_.check(kernel, config, request.at("repeats"));
       return {{"ok", true}, {"wrong", c.wrong}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
     }
     if (what == "time") return {{"ok", true}, {"us", subject_.time(kernel, config, request.at("sample_us"))}};
@@ -82,7 +82,7 @@ class Server {
       if (known.name != op) continue;
       subject_ = {};
       subject_ = known.subject(request.at("problem").get<std::string>(), device.is_gpu() ? device : cpu_device(),
-                               {.most_flops = request.at("most_flops"), .repeats = request.at("repeats")});
+                               {.most_flops = request.at("most_flops")});
       if (request.value("check", true)) subject_.prepare();
       return {{"ok", true}};
     }

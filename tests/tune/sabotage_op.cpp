@@ -80,7 +80,7 @@ template <Fault kFault> void faulty(const Args& a, const Problem&, const Config&
   if constexpr (kFault == writes_far) static_cast<volatile float*>(out_of(a))[int64_t{1} << 40] = 0;
   if constexpr (kFault == writes_input) row_of(a.x, 0)[0] = 0;
   if constexpr (kFault == races) {
-    if (call % 4 == 3) out_of(a)[0] = std::nextafter(out_of(a)[0], 0.0f);
+    if (call % 16 == 15) out_of(a)[0] = std::nextafter(out_of(a)[0], 0.0f);
   }
   if constexpr (kFault == nearly_right) {
     double bound = 0;
@@ -105,7 +105,7 @@ size_t terabytes(const Problem&, const Config&, const Device&) { return size_t{2
 void reference_row(const Args& a, const Problem&, const Config&, Launch&) { Probe::reference(a, nullptr); }
 
 template <Fault kFault> constexpr Kernel<Probe> fault_row(const char* name) {
-  return {.name = name, .family = Family::simt, .target = Target::any_cpu, .supports = any, .guess = takes<20>, .launch = faulty<kFault>};
+  return {.name = name, .family = Family::simt, .target = Target::any_cpu, .supports = any, .guess = takes<12>, .launch = faulty<kFault>};
 }
 
 constexpr Kernel<Probe> kRows[] = {
@@ -120,13 +120,13 @@ constexpr Kernel<Probe> kRows[] = {
      .target = Target::any_cpu,
      .supports = any,
      .knobs = kKnobs,
-     .guess = takes<20>,
+     .guess = takes<12>,
      .launch = waits_as_told},
     {.name = "probe.right.same_as_slow",
      .family = Family::simt,
      .target = Target::any_cpu,
      .supports = any,
-     .guess = takes<20>,
+     .guess = takes<12>,
      .launch = waits<400>},
     fault_row<Fault::drops_k_tail>("probe.fault.drops_k_tail"),
     fault_row<Fault::writes_half>("probe.fault.writes_half"),
@@ -146,7 +146,7 @@ constexpr Kernel<Probe> kRows[] = {
      .family = Family::simt,
      .target = Target::any_cpu,
      .supports = any,
-     .guess = takes<20>,
+     .guess = takes<12>,
      .workspace = terabytes,
      .launch = waits<1>},
     {.name = "probe.right.hopeless",

@@ -73,7 +73,7 @@ TEST_F(TunerTest, P14_P15_every_sabotaged_kernel_is_rejected_and_the_run_goes_on
   EXPECT_THAT(rejected("writes_after"), HasSubstr("was overwritten 0 bytes after its end"));
   EXPECT_THAT(rejected("writes_far"), HasSubstr("was killed by signal 11"));
   EXPECT_THAT(rejected("writes_input"), HasSubstr("is an input, but was written to"));
-  EXPECT_THAT(rejected("races"), HasSubstr("claims to be repeatable, but call 4 has other bits"));
+  EXPECT_THAT(rejected("races"), HasSubstr("claims to be repeatable, but call 16 has other bits"));
   EXPECT_THAT(rejected("nearly_right"), HasSubstr("; expected "));
   EXPECT_THAT(rejected("right_once"), HasSubstr("; expected "));
   EXPECT_THAT(rejected("never_ends"), HasSubstr("did not answer within 2 s and was killed"));

@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   add_doctor(app, action);
   add_cache(app, action);
   add_prebuild(app, action);
+  add_tune(app, action);
 
   try {
     app.parse(argc, argv);

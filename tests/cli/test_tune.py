@@ -1,0 +1,125 @@
+"""`eitri tune`: from shapes to rows that calls use; what it takes, what it refuses."""
+
+import json
+import subprocess
+
+import pytest
+from test_cli import COMMAND, ENVIRONMENT
+
+pytestmark = pytest.mark.skipif(not COMMAND.is_file(), reason=f"{COMMAND} is not built")
+
+PROBLEM_KEYS = ["op", "problem", "status", "why", "kernel", "config", "us", "spread_us", "default_kernel", "default_config", "default_us", "gain",
+                "noise", "noisy", "default_is_wrong", "candidates", "rejected", "rounds", "discarded_rounds", "workers", "seconds"]
+
+
+def tune(folder, *arguments, **environment):
+    done = subprocess.run([str(COMMAND), "tune", *map(str, arguments)], env={**ENVIRONMENT, "EITRI_CACHE_DIR": str(folder / "cache"), **environment},
+                          cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def explain(folder, op, problem):
+    done = subprocess.run([str(COMMAND), "explain", op, problem, "--json"], env=ENVIRONMENT, cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_tuned_problem_is_used_by_calls_from_the_same_folder(tmp_path):
+    code, out, err = tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer["folder"] == ".eitri/tuned"
+    (problem,) = answer["problems"]
+    assert list(problem) == PROBLEM_KEYS
+    assert problem["status"] in ("tuned", "default is best")
+    assert problem["us"] > 0 and problem["default_us"] > 0 and problem["rejected"] == []
+    found = explain(tmp_path, "gemm", "m=3,n=64,k=64")
+    assert found["origin"] == "tuned" and found["chosen"] == problem["kernel"] and found["tuned"] == ""
+
+    # Again: the journal knows it.
+    code, out, _ = tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--json")
+    assert code == 0
+    assert json.loads(out)["problems"][0]["status"] == "known"
+    # Rows of this build are not stale.
+    assert json.loads(tune(tmp_path, "--all-stale", "--dry-run", "--json")[1]) == []
+    (file,) = (tmp_path / ".eitri/tuned").glob("gemm.*.csv")
+    header, row, *_ = file.read_text().splitlines()
+    revision = dict(zip(header.split(","), row.split(","), strict=True))["revision"]
+    file.write_text(file.read_text().replace(revision, "000000000000"))
+    (stale,) = json.loads(tune(tmp_path, "--all-stale", "--dry-run", "--json")[1])
+    assert stale["op"] == "gemm" and "m=3,n=64,k=64" in stale["problem"]
+    assert "stale: made with revision 000000000000" in explain(tmp_path, "gemm", "m=3,n=64,k=64")["why"]
+
+    # Merged into another folder, the same rows.
+    code, out, err = tune(tmp_path, "merge", ".eitri/tuned", "--out", "merged", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)[0]["files"] == 1
+    assert (tmp_path / "merged" / file.name).read_text() == file.read_text()
+
+
+def test_shapes_of_the_peer_are_understood_and_shards_part_them(tmp_path):
+    shapes = tmp_path / "untuned.csv"
+    shapes.write_text("\ufeffM,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle\r\n1,64,128,False,torch.bfloat16,torch.float32,False,False\r\n"
+                      "2,64,128,True,torch.bfloat16,torch.bfloat16,False,False\r\n2,64,128,True,torch.bfloat16,torch.bfloat16,False,False\r\n")
+    problems = json.loads(tune(tmp_path, "gemm", "--shapes", shapes, "--dry-run", "--json")[1])
+    assert [p["problem"].split(",b_format")[0] for p in problems] == ["batch=1,m=1,n=64,k=128,a=bf16,c=f32", "batch=1,m=2,n=64,k=128,a=bf16,c=bf16"]
+    assert "bias=none" in problems[0]["problem"] and "bias=bf16" in problems[1]["problem"]
+    assert all(p["candidates"] > 1 for p in problems)
+    parts = [json.loads(tune(tmp_path, "gemm", "--shapes", shapes, "--shard", f"{i}/2", "--dry-run", "--json")[1]) for i in (1, 2)]
+    assert parts == [[problems[0]], [problems[1]]]
+
+    ladder = tmp_path / "ladder.csv"
+    ladder.write_text("n,k\n64,128\n")
+    problems = json.loads(tune(tmp_path, "gemm", "--shapes", ladder, "--m", "1,5", "--dry-run", "--json")[1])
+    assert [p["problem"].split(",")[1] for p in problems] == ["m=1", "m=5"]
+    assert len(json.loads(tune(tmp_path, "gemm", "--shapes", ladder, "--dry-run", "--json")[1])) == 21
+
+
+def test_a_model_gives_its_block_and_the_calls_of_its_recipes(tmp_path):
+    code, out, err = tune(tmp_path, "moe", "--model", "olmoe-1b-7b", "--tokens", "1,64", "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    ops = [p["op"] for p in json.loads(out)]
+    assert ops[-2:] == ["fused_moe", "fused_moe"]
+    assert {"grouped_gemm", "moe_sort", "moe_combine"} & set(ops[:-2])
+    assert len({(p["op"], p["problem"]) for p in json.loads(out)}) == len(ops)
+
+
+def test_what_was_recorded_can_be_tuned(tmp_path):
+    record = tmp_path / "record"
+    done = subprocess.run([str(COMMAND), "gemm", "bench", "--m", "5", "--n", "96", "--k", "64", "--budget-ms", "1"],
+                          env={**ENVIRONMENT, "EITRI_RECORD": str(record), "EITRI_CACHE_DIR": str(tmp_path / "cache")}, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (record / "misses.csv").read_text().splitlines()
+    assert lines[0] == "op,arch,units,kernel,calls,us,problem"
+    (record / "misses.csv").open("a").write('gemm,sm_90a,132,k,1,1,"m=1"\ntorn')
+    code, out, err = tune(tmp_path, "--from-record", record, "--dry-run", "--json")
+    assert code == 0
+    assert "1 recorded problems are of other machines" in err and "the line is cut off" in err
+    (problem,) = json.loads(out)
+    assert problem["op"] == "gemm" and "m=5,n=96,k=64" in problem["problem"]
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ([], "no problems are named"),
+    (["gemm"], "no problems are named"),
+    (["gemm", "--problem", "m=1,nn=2"], "field is \"nn\""),
+    (["gemm", "--problem", "m=1", "--shard", "3/2"], "--shard is '3/2'"),
+    (["gemm", "--problem", "m=1", "--budget", "soon"], "--budget is 'soon'"),
+    (["gemm", "--problem", "m=1", "--device", "tpu"], "--device is 'tpu'"),
+    (["merge", "nothing.csv", "--out", "x"], "expected <op>.<arch>.csv"),
+    (["regret"], "tuned neighbours on both sides"),
+])
+def test_refusals(tmp_path, arguments, text):
+    code, out, err = tune(tmp_path, *arguments)
+    assert code == 2, (code, out, err)
+    assert out == "" and text in err
+
+
+def test_shapes_that_cannot_be_are_named_by_line(tmp_path):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n1,64,64\n1,x,64\n")
+    code, _, err = tune(tmp_path, "gemm", "--shapes", shapes)
+    assert code == 2 and "shapes.csv:3" in err
+    shapes.write_text("rows,columns\n1,2\n")
+    code, _, err = tune(tmp_path, "gemm", "--shapes", shapes)
+    assert code == 2 and "expected a header with some of batch, m, n, k" in err

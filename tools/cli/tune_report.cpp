@@ -1,0 +1,128 @@
+#include "cli/tune_report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+
+namespace eitri::cli {
+
+using nlohmann::ordered_json;
+using tune::Outcome;
+using tune::TuneStatus;
+
+namespace {
+
+double rounded(double us) { return std::round(us * 1000) / 1000; }
+
+ordered_json to_json(const Outcome& o) {
+  auto rejected = ordered_json::array();
+  for (const auto& r : o.rejected) rejected.push_back({{"kernel", r.kernel}, {"config", r.config}, {"why", r.why}});
+  return {{"op", o.problem.op},
+          {"problem", o.problem.problem},
+          {"status", std::string(to_string(o.status))},
+          {"why", o.why},
+          {"kernel", o.kernel},
+          {"config", o.config},
+          {"us", rounded(o.us)},
+          {"spread_us", rounded(o.spread_us)},
+          {"default_kernel", o.control_kernel},
+          {"default_config", o.control_config},
+          {"default_us", rounded(o.control_us)},
+          {"gain", rounded(o.gain())},
+          {"noise", std::isfinite(o.noise) ? ordered_json(rounded(o.noise)) : ordered_json(nullptr)},
+          {"noisy", o.noisy},
+          {"default_is_wrong", o.control_is_wrong},
+          {"candidates", o.candidates},
+          {"rejected", std::move(rejected)},
+          {"rounds", o.rounds},
+          {"discarded_rounds", o.discarded},
+          {"workers", o.workers},
+          {"seconds", rounded(o.seconds)}};
+}
+
+}  // namespace
+
+TuneReport::~TuneReport() { wipe(); }
+
+void TuneReport::wipe() {
+  if (width_ > 0) fmt::print(stderr, "\r{:{}}\r", "", width_);
+  width_ = 0;
+}
+
+void TuneReport::begin(const tune::TuneProblem& problem) {
+  current_ = fmt::format("{} {}", problem.op, problem.problem);
+  progress("preparing");
+}
+
+void TuneReport::progress(const std::string& what) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  constexpr size_t kBar = 20;
+  const size_t full = total_ == 0 ? kBar : outcomes_.size() * kBar / total_;
+  std::string line = fmt::format("[{:#<{}}{: <{}}] {}/{}", "", full, "", kBar - full, outcomes_.size(), total_);
+  if (worked_ > 0) {
+    const double left = worked_s_ / static_cast<double>(worked_) * static_cast<double>(total_ - outcomes_.size());
+    line += fmt::format(", {:.0f}:{:02.0f} left", std::floor(left / 60), std::fmod(left, 60));
+  }
+  line += fmt::format("  {}: {}", current_, what);
+  constexpr size_t kMost = 160;
+  if (line.size() > kMost) line.resize(kMost);
+  const size_t width = line.size();
+  line.resize(std::max(line.size(), width_), ' ');
+  width_ = width;
+  fmt::print(stderr, "\r{}", line);
+  std::fflush(stderr);
+}
+
+void TuneReport::end(Outcome outcome) {
+  if (outcome.status != TuneStatus::known && outcome.status != TuneStatus::out_of_time) {
+    worked_s_ += outcome.seconds;
+    ++worked_;
+  }
+  outcomes_.push_back(std::move(outcome));
+}
+
+bool TuneReport::failed() const {
+  return std::ranges::any_of(outcomes_, [](const Outcome& o) { return o.status == TuneStatus::failed || o.control_is_wrong; });
+}
+
+void TuneReport::print(bool json, const std::string& folder) const {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  if (json) {
+    auto list = ordered_json::array();
+    for (const Outcome& o : outcomes_) list.push_back(to_json(o));
+    fmt::print("{}\n", ordered_json{{"folder", folder}, {"seconds", rounded(seconds)}, {"problems", std::move(list)}}.dump(
+                           1, ' ', false, ordered_json::error_handler_t::replace));
+    return;
+  }
+  Table table({"op", "problem", "result", "kernel", "config", "before us", "after us", "gain", "noise", "rejected", "s"}, 5);
+  size_t tuned = 0, rejected = 0;
+  double log_gain = 0;
+  for (const Outcome& o : outcomes_) {
+    const bool timed = o.us > 0;
+    table.add({o.problem.op, o.problem.problem, fmt::format("{}{}", to_string(o.status), o.noisy ? " (noisy)" : ""), o.kernel, o.config,
+               o.control_us > 0 ? fmt::format("{:.1f}", o.control_us) : "", timed ? fmt::format("{:.1f}", o.us) : "",
+               timed ? fmt::format("{:.1f} %", 100 * o.gain()) : "",
+               timed && std::isfinite(o.noise) && o.noise > 0 ? fmt::format("{:.1f} %", 100 * o.noise) : "",
+               o.rejected.empty() ? "" : str(o.rejected.size()), fmt::format("{:.1f}", o.seconds)});
+    tuned += o.status == TuneStatus::tuned ? 1 : 0;
+    rejected += o.rejected.size();
+    if (o.gain() < 1 && timed) log_gain += std::log(1 - o.gain());
+  }
+  fmt::print("{}", table.text());
+  for (const Outcome& o : outcomes_) {
+    if (!o.why.empty() && o.status != TuneStatus::known)
+      fmt::print("{} {}: {}: {}\n", o.problem.op, o.problem.problem, to_string(o.status), o.why);
+    if (o.control_is_wrong) fmt::print("{} {}: THE DEFAULT IS WRONG: see below\n", o.problem.op, o.problem.problem);
+    for (const auto& r : o.rejected) fmt::print("{} {}: rejected {} {}: {}\n", o.problem.op, o.problem.problem, r.kernel, r.config, r.why);
+  }
+  const auto count = static_cast<double>(std::max<size_t>(1, outcomes_.size()));
+  fmt::print("{} problems, {} with a gain, {:.1f} % saved in the mean, {} candidates rejected, in {:.0f} s; rows and journal in {}\n",
+             outcomes_.size(), tuned, 100 * (1 - std::exp(log_gain / count)), rejected, seconds, folder);
+}
+
+}  // namespace eitri::cli
