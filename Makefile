@@ -43,6 +43,8 @@ test: packages-build packages-test  ## all light tests: no GPU, no torch, minute
 	@$(MAKE) -s --no-print-directory gpu-compilers || echo "make test: not all GPU compilers are here; tests that need a missing one are skipped"
 	@$(call run_tests,build,)
 	@if ls tests/cli/test_*.py >/dev/null 2>&1; then $(PYTHON) -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/cli.xml tests/cli; fi
+	@if [ -f build/python/eitri/lib/_native.abi3.so ]; then $(PYTHON) -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/python.xml tests/python; \
+	else echo "make test: no Python.h when this was configured; the Python package is not built or tested"; fi
 
 # The suites of tests/compile/; their names end in Compile. Here a skipped test is a failure.
 test-compile: packages-build packages-test gpu-compilers  ## compiles the GPU kernels for sm_90a, gfx942 and gfx950 and looks at the binaries

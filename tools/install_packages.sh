@@ -4,7 +4,7 @@
 set -euo pipefail
 
 declare -A group=(
-  [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev python3"
+  [build]="g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev python3 python3-dev"
   [test]="libgtest-dev libgmock-dev libbenchmark-dev python3-pytest python3-numpy"
   [compile]="clang-22 lld-22 python3-venv python3-pip"
   [lint]="git clang-format clang-tidy-16 binutils"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "api/dlpack.h"
 #include "base/error.h"
 #include "base/view.h"
 #include "eitri/eitri.hpp"
@@ -39,17 +40,8 @@ template <class Body> int guard(Body&& body) noexcept {
 }
 
 DType dtype_of(eitri_dtype t, const char* op, const char* arg) {
-  struct Row {
-    uint8_t code, bits;
-    DType dtype;
-  };
-  static constexpr Row kRows[] = {{2, 32, DType::f32},        {2, 16, DType::f16},    {4, 16, DType::bf16},   {0, 8, DType::i8},
-                                  {1, 8, DType::u8},          {0, 32, DType::i32},    {0, 64, DType::i64},    {10, 8, DType::f8e4m3},
-                                  {11, 8, DType::f8e4m3fnuz}, {12, 8, DType::f8e5m2}, {14, 8, DType::f8e8m0}, {17, 4, DType::f4e2m1},
-                                  {0, 4, DType::i4}};
   if (t.lanes == 1)
-    for (const Row& row : kRows)
-      if (row.code == t.code && row.bits == t.bits) return row.dtype;
+    if (const DType dtype = dtype_of_dlpack(t.code, t.bits); dtype != DType::none) return dtype;
   fail(Code::invalid_argument, str(op, ": ", arg, " has DLPack dtype (code ", int{t.code}, ", ", int{t.bits}, " bits, ", t.lanes,
                                    " lanes); expected one that eitri.h lists"));
 }

@@ -1,0 +1,116 @@
+"""Arrays of packages other than torch: typed views, new arrays, DLPack export. Slow paths, called by the extension."""
+
+import sys
+
+from eitri.errors import InvalidArgument
+
+# eitri's name -> (NumPy's or ml_dtypes' name, torch's name, bytes)
+NAMES = {
+    "f32": ("float32", "float32", 4),
+    "f16": ("float16", "float16", 2),
+    "bf16": ("bfloat16", "bfloat16", 2),
+    "f8e4m3": ("float8_e4m3fn", "float8_e4m3fn", 1),
+    "f8e4m3fnuz": ("float8_e4m3fnuz", "float8_e4m3fnuz", 1),
+    "f8e5m2": ("float8_e5m2", "float8_e5m2", 1),
+    "f8e8m0": ("float8_e8m0fnu", "float8_e8m0fnu", 1),
+    "i8": ("int8", "int8", 1),
+    "u8": ("uint8", "uint8", 1),
+    "i32": ("int32", "int32", 4),
+    "i64": ("int64", "int64", 8),
+}
+IN_NUMPY = ("f32", "f16", "i8", "u8", "i32", "i64")
+
+
+class Typed:
+    """A buffer of integers that are to be read as another dtype: what NumPy arrays need for bf16 and fp8.
+
+    `array` has elements of the same width (uint16 for bf16, uint8 for fp8), `dtype` is eitri's or NumPy's name of the real type.
+    """
+
+    __slots__ = ("array", "dtype")
+
+    def __init__(self, array, dtype):
+        self.array = array
+        self.dtype = dtype
+
+    @property
+    def shape(self):
+        return self.array.shape
+
+    def __repr__(self):
+        return f"eitri.typed({self.dtype}, shape={tuple(self.shape)})"
+
+
+def typed(array, dtype):
+    """Reads `array`'s elements as `dtype`: `eitri.typed(x_uint16, "bf16")`.
+
+    The width of an element must be that of the dtype, which every call checks. The memory is shared."""
+    return Typed(array, dtype)
+
+
+def torch_dtype(name):
+    """torch's dtype of eitri's name; InvalidArgument where this torch has none."""
+    import torch
+
+    found = getattr(torch, NAMES[name][1], None) if name in NAMES else None
+    if found is None:
+        raise InvalidArgument(f"dtype is {name}; this torch has no such dtype")
+    return found
+
+
+def is_torch(array):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def empty(like, shape, dtype):
+    """An uninitialised array of `like`'s kind and device. dtype: eitri's name, or None for like's."""
+    if is_torch(like):
+        return like.new_empty(tuple(shape), dtype=None if dtype is None else torch_dtype(dtype), requires_grad=False)
+    module = type(like).__module__.partition(".")[0]
+    if module in ("jax", "jaxlib"):
+        raise InvalidArgument("out is not given; expected one for JAX arrays, which cannot be written: pass NumPy arrays as out")
+    if module == "cupy":
+        cupy = sys.modules["cupy"]
+        if dtype is not None and dtype not in IN_NUMPY:
+            return Typed(cupy.empty(shape, f"uint{8 * NAMES[dtype][2]}"), dtype)
+        return cupy.empty(shape, like.dtype if dtype is None else NAMES[dtype][0])
+    import numpy
+
+    if isinstance(like, Typed):
+        dtype = like.dtype if dtype is None else dtype
+    if dtype is None:
+        if not isinstance(like, numpy.ndarray):
+            raise InvalidArgument(f"out is not given; expected one for inputs of type {type(like).__qualname__}")
+        return numpy.empty(shape, like.dtype)
+    if dtype in IN_NUMPY:
+        return numpy.empty(shape, NAMES[dtype][0])
+    if dtype not in NAMES:
+        raise InvalidArgument(f"dtype is {dtype}; NumPy has no array of it")
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    if ml_dtypes is not None and not isinstance(like, Typed):
+        return numpy.empty(shape, getattr(ml_dtypes, NAMES[dtype][0]))
+    return Typed(numpy.empty(shape, f"uint{8 * NAMES[dtype][2]}"), dtype)
+
+
+def aligned_bytes(like, count):
+    """uint8 [count] of `like`'s kind in CPU memory, at a multiple of 64 bytes."""
+    block = empty(like.array if isinstance(like, Typed) else like, (count + 64,), "u8")
+    address = block.data_ptr() if is_torch(block) else block.__array_interface__["data"][0]
+    skip = -address % 64
+    return block[skip : skip + count]
+
+
+def exported(array, access):
+    """(DLPack capsule, stream that the call has to use or None) of an array of any package."""
+    module = type(array).__module__.partition(".")[0]
+    if access == "write" and module in ("jax", "jaxlib"):
+        raise InvalidArgument("a JAX array cannot be written; expected a NumPy array as output")
+    kind = int(array.__dlpack_device__()[0])
+    if kind in (1, 3):
+        return array.__dlpack__(), None
+    if module == "cupy":
+        return array.__dlpack__(stream=-1), sys.modules["cupy"].cuda.get_current_stream().ptr
+    if module == "torch":  # before the C exchange API
+        return array.__dlpack__(stream=-1), sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    return array.__dlpack__(stream=1), None  # the producer orders its work before the legacy default stream, on which we run

@@ -1,0 +1,227 @@
+"""The operators: one function each. Tensors are torch tensors, NumPy arrays, or anything with the buffer protocol or `__dlpack__`.
+
+Results are of the kind and on the device of the inputs. Every function takes its outputs as arguments too (`out=`, …): then
+nothing is allocated. On a GPU the work is put into the framework's current stream and the call returns at once. The GIL is released
+while a CPU works. There are no gradients: tensors that require grad are refused unless grad mode is off.
+
+Dtypes are torch's, NumPy's, or eitri's names: f32 f16 bf16 f8e4m3 f8e4m3fnuz i8 u8 i32 i64. Shapes below are row-major extents;
+[..] means optional leading extents. Everything raises `eitri.Error`: InvalidArgument for what an operator does not define, Unsupported when no
+kernel takes it, and CompileFailed, DeviceError, OutOfMemory.
+"""
+
+import typing
+
+from eitri._arrays import aligned_bytes
+from eitri.lib import _native
+
+_empty = _native.empty
+
+
+def gemm(a, b, *, bias=None, a_scale=None, b_scale=None, activation="none", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0,
+         gate="none", out_dtype=None, out=None):
+    """out[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
+
+    a: [m, k] or [batch, m, k] of f32, bf16 or f16; or i8 or f8e4m3, then both scales are required.
+    b: [n, k] or [batch, n, k] of a's dtype, or what `pack_weights` made of it (CPU).
+    bias: f32 or out's dtype, [n] or [batch, n].
+    a_scale: f32 [m] or [batch, m]; for f8e4m3 also [1] or [batch, 1], one for all rows. b_scale: the same for n.
+    activation: "none", "relu", "silu", "gelu", "gelu_tanh", "swiglu", "situv2"; limit to linear_beta as in `activation`.
+    gate: "separated" or "interleaved": b has gate and up rows, out has n / 2 columns.
+    out_dtype: f32, bf16 or f16; default: a's dtype, with scales bf16.
+    Returns out: [m, n] or [batch, m, n].
+    """
+    if out is None:
+        columns = _columns("gemm", b, gate)
+        out = _empty(a, (*a.shape[:-1], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+    _gemm(a, b, out, bias, a_scale, b_scale, activation, limit, alpha, beta, linear_beta, gate)
+    return out
+
+
+def grouped_gemm(a, b, sorted_ids, sorted_expert_ids, num_valid, *, tokens, block=32, gather="token", bias=None, a_scale=None,
+                 b_scale=None, row_weight=None, activation="none", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="none",
+                 out_dtype=None, out=None):
+    """A gemm per expert over positions that `moe_sort` has grouped. For each position p that is no padding, of expert e:
+
+    out[p, n] = act(row_weight[p] * sum_k(a[r, k] * b[e, n, k]) * a_scale[r] * b_scale[e, n] + bias[e, n]), r the token of p with
+    gather="token", p itself with gather="position". Rows of out at padding positions are not written.
+
+    a: [rows, k] of f32, bf16, f16 or i8. b: [experts, n, k], or packed. sorted_ids, sorted_expert_ids, num_valid: i32, of `moe_sort`.
+    tokens: rows of the token matrix; block: positions of one expert. bias: f32 [experts, n]. a_scale: f32 [rows]. b_scale: f32
+    [experts, n]. row_weight: f32 [positions]. activation to gate, out_dtype: as in `gemm`.
+    Returns out: [positions, n].
+    """
+    if out is None:
+        columns = _columns("grouped_gemm", b, gate)
+        out = _empty(a, (sorted_ids.shape[0], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+    _grouped_gemm(a, b, out, sorted_ids, sorted_expert_ids, num_valid, tokens, block, gather, bias, a_scale, b_scale, row_weight,
+                  activation, limit, alpha, beta, linear_beta, gate)
+    return out
+
+
+def quantize(x, *, quant="per_token", sorted_ids=None, num_valid=None, tokens=0, out=None, scale=None):
+    """q = round(x / scale), ties to even, with scale = max|x| / 127 of the row.
+
+    x: f32, bf16 or f16 [rows, cols]. With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding
+    positions are neither read nor written. Returns (q i8 [rows, cols], scale f32 [rows]); `out` and `scale` are their places.
+    """
+    if out is None:
+        out = _empty(x, (x.shape[0], x.shape[1]), "i8")
+    if scale is None:
+        scale = _empty(x, (x.shape[0],), "f32")
+    _quantize(x, out, scale, quant, sorted_ids, num_valid, tokens)
+    return out, scale
+
+
+def activation(x, kind="silu", *, limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="separated", sorted_ids=None,
+               num_valid=None, tokens=0, out_dtype=None, out=None, scale=None):
+    """out = act(x), or act(gate, up) with a gate layout.
+
+    x: f32, bf16 or f16 [rows, inter], with a gate [rows, 2 * inter].
+    kind: silu g*sigmoid(g)*u; gelu (erf), gelu_tanh; swiglu (gpt-oss): g' = min(g, limit), u' = clamp(u, +-limit),
+    g'*sigmoid(alpha*g')*(u'+1); situv2: beta*tanh(g/beta)*sigmoid(g)*linear_beta*tanh(u/linear_beta); relu and none without gate.
+    limit: of silu and swiglu; 0 is none.
+    gate: "separated" (columns [0, inter) are the gate), "interleaved" (gate and up in turns), "none".
+    sorted_ids, num_valid, tokens: as in `quantize`.
+    out_dtype: x's dtype, f32, bf16, f16, or i8: quantised per row. Returns out [rows, inter]; with i8 (out, scale f32 [rows]).
+    """
+    if out is None:
+        out = _empty(x, (x.shape[0], x.shape[1] if gate == "none" else x.shape[1] // 2), out_dtype)
+        if scale is None and out_dtype is not None and _is_i8(out_dtype):
+            scale = _empty(x, (x.shape[0],), "f32")
+    _activation(x, out, scale, kind, limit, alpha, beta, linear_beta, gate, sorted_ids, num_valid, tokens)
+    return out if scale is None else (out, scale)
+
+
+def rmsnorm(x, weight=None, *, residual=None, eps=1e-6, norm_weight="plain", quant="none", out_dtype=None, out=None,
+            residual_out=None, scale=None):
+    """out = s / sqrt(mean(s^2) + eps) * weight over each row; s is x, or x + residual, which is stored in residual_out.
+
+    x: f32, bf16 or f16 [tokens, hidden]. weight: f32 or x's dtype [hidden]; None is 1. residual: f32 or x's dtype [tokens, hidden].
+    norm_weight: "plain", or "plus_one" (1 + weight, Gemma).
+    quant: "per_token" or "per_1x128" with out_dtype i8, f8e4m3 or f8e4m3fnuz; scale is f32 [tokens] or [tokens, ceil(hidden / 128)].
+    An output may be the very tensor of an input of its dtype (in place).
+    Returns out; with a residual or a quant a tuple: out, residual_out, scale, those that there are.
+    """
+    if out is None:
+        out = _empty(x, (x.shape[0], x.shape[1]), out_dtype)
+    if residual is not None and residual_out is None:
+        residual_out = _empty(residual, (x.shape[0], x.shape[1]), None)
+    if quant != "none" and scale is None:
+        scale = _empty(x, (x.shape[0],) if quant == "per_token" else (x.shape[0], (x.shape[1] + 127) // 128), "f32")
+    _rmsnorm(x, out, weight, residual, residual_out, scale, eps, norm_weight, quant)
+    if residual_out is None:
+        return out if scale is None else (out, scale)
+    return (out, residual_out) if scale is None else (out, residual_out, scale)
+
+
+def topk_gating(logits, top_k, *, correction_bias=None, score="softmax", renormalize=False, scale=1.0, groups=1, topk_groups=1,
+                out=None):
+    """A router: the top_k experts of each token by score(logits) + correction_bias, and their scores as weights.
+
+    logits: f32, bf16 or f16 [tokens, experts]. correction_bias: f32 [experts]; it only chooses.
+    score: "softmax", "sigmoid" or "sqrt_softplus". groups, topk_groups: only experts of the best topk_groups groups are chosen.
+    Weights are divided by their sum with renormalize, then multiplied by scale. NaN counts as -inf, ties go to the lowest id.
+    Returns (weights f32 [tokens, top_k], ids i32 [tokens, top_k]); `out` is such a pair.
+    """
+    if out is None:
+        out = _empty(logits, (logits.shape[0], top_k), "f32"), _empty(logits, (logits.shape[0], top_k), "i32")
+    weights, ids = out
+    _topk_gating(logits, weights, ids, correction_bias, score, "yes" if renormalize else "no", scale, groups, topk_groups)
+    return weights, ids
+
+
+class Sorted(typing.NamedTuple):
+    """What `moe_sort` returns."""
+
+    sorted_ids: typing.Any  # i32 [positions]: (slot << 24) | token; padding is (top_k << 24) | tokens
+    sorted_weights: typing.Any  # f32 [positions]; 0 at padding
+    sorted_expert_ids: typing.Any  # i32 [blocks]: local expert of each block, -1 beyond the last used one
+    num_valid: typing.Any  # i32 [2]: positions used, tokens considered
+    reverse: typing.Any  # i32 [tokens, top_k]: position of each pair, -1 when it has none
+
+
+def moe_sort(topk_ids, topk_weights, experts, *, block=32, expert_mask=None, num_local_tokens=None, out=None):
+    """Groups (token, slot) pairs by expert, each expert's run padded to a multiple of `block`; the layout is AITER's.
+
+    topk_ids: i32 [tokens, top_k]; ids outside [0, experts) are left out. topk_weights: f32 of the same shape.
+    expert_mask: i32 [experts] of 0 and 1: experts that are here. num_local_tokens: i32 [1], rows from there on are ignored.
+    positions = tokens * top_k + experts * block - top_k, blocks = ceil(positions / block). Returns `Sorted`; `out` is such a tuple.
+    """
+    if out is None:
+        tokens, top_k = topk_ids.shape
+        positions = tokens * top_k + experts * block - top_k
+        out = Sorted(_empty(topk_ids, (positions,), "i32"), _empty(topk_ids, (positions,), "f32"),
+                     _empty(topk_ids, ((positions + block - 1) // block,), "i32"), _empty(topk_ids, (2,), "i32"),
+                     _empty(topk_ids, (tokens, top_k), "i32"))
+    sorted_ids, sorted_weights, sorted_expert_ids, num_valid, reverse = out
+    _moe_sort(topk_ids, topk_weights, sorted_ids, sorted_weights, sorted_expert_ids, num_valid, experts, block, reverse, expert_mask,
+              num_local_tokens)
+    return out
+
+
+def moe_combine(y, reverse, weights=None, *, shared=None, num_local_tokens=None, out_dtype=None, out=None):
+    """out[t] = sum over slots of weights[t, slot] * y[reverse[t, slot]], plus shared[t]; a slot whose reverse is -1 adds nothing.
+
+    y: f32, bf16 or f16 [positions, hidden]. reverse: i32 [tokens, top_k], of `moe_sort`. weights: f32 [tokens, top_k]; None is 1.
+    shared: y's dtype [tokens, hidden]. Rows from num_local_tokens (i32 [1]) on become 0. Returns out [tokens, hidden].
+    """
+    if out is None:
+        out = _empty(y, (reverse.shape[0], y.shape[1]), out_dtype)
+    _moe_combine(y, reverse, out, weights, shared, num_local_tokens)
+    return out
+
+
+def fused_moe(x, w1, w2, topk_weights, topk_ids, *, w1_scale=None, w2_scale=None, x_scale=None, bias1=None, bias2=None,
+              expert_mask=None, num_local_tokens=None, shared_w1=None, shared_w2=None, shared_w1_scale=None, shared_w2_scale=None,
+              activation="silu", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="separated", weight_stage="second",
+              out_dtype=None, out=None):
+    """A mixture-of-experts feed-forward block: out[t] = sum over slots of w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e]).
+
+    x: bf16 or f16 [tokens, hidden], or i8 with x_scale f32 [tokens].
+    w1: [local_experts, 2 * inter or inter, hidden], w2: [local_experts, hidden, inter]: of x's dtype, or i8 with w1_scale
+    f32 [local_experts, rows of w1] and w2_scale f32 [local_experts, hidden] (activations are then quantised per token); or packed.
+    topk_weights: f32 [tokens, top_k]. topk_ids: i32 [tokens, top_k], global ids; others than [0, experts) add nothing.
+    bias1: f32 [local_experts, rows of w1]. bias2: f32 [local_experts, hidden]. expert_mask: i32 [experts] of 0 and 1.
+    num_local_tokens: i32 [1]; rows of out from there on become 0.
+    shared_w1, shared_w2 (and scales): an expert of weight 1 for every token. activation to gate: as in `activation`; gate="none" has no
+    up rows. weight_stage: "second", or "first" (the weight multiplies the sums of stage 1, Llama 4).
+    out_dtype: bf16, f16 or f32; default: x's dtype, bf16 for i8. Returns out [tokens, hidden].
+    """
+    if out is None:
+        out = _empty(x, (x.shape[0], x.shape[1]), "bf16" if out_dtype is None and x_scale is not None else out_dtype)
+    _fused_moe(x, w1, w2, topk_weights, topk_ids, out, w1_scale, w2_scale, x_scale, bias1, bias2, expert_mask, num_local_tokens,
+               shared_w1, shared_w2, shared_w1_scale, shared_w2_scale, activation, limit, alpha, beta, linear_beta, gate, weight_stage)
+    return out
+
+
+def pack_weights(weights, *, gate="none", format="panel32", m_hint=1):
+    """Weights in the order in which CPU kernels read them: faster, for all m. Pass the result as `b`, `w1`, `w2`.
+
+    weights: f32, bf16, f16 or i8 [n, k] or [experts, n, k] in CPU memory. gate: of the call that will use them: "none",
+    "separated", "interleaved". format: "panel32", Eitri's own; or "onednn" for about m_hint rows, not for storage.
+    Returns u8 [bytes]: opaque, versioned; its start must stay a multiple of 64 bytes.
+    """
+    out = aligned_bytes(weights, _native.packed_bytes(weights, gate, format, m_hint))
+    _native.pack_weights(weights, gate, format, m_hint, out)
+    return out
+
+
+def _columns(op, weight, gate):
+    shape = weight.shape
+    rows = _native.weight_shape(weight, op, "b")[-2] if len(shape) == 1 else shape[-2]
+    return rows if gate == "none" else rows // 2
+
+
+def _is_i8(dtype):
+    return dtype in ("i8", "int8") or str(dtype) in ("torch.int8", "int8") or getattr(dtype, "__name__", "") == "int8"
+
+
+_gemm = _native.gemm
+_grouped_gemm = _native.grouped_gemm
+_quantize = _native.quantize
+_activation = _native.activation
+_rmsnorm = _native.rmsnorm
+_topk_gating = _native.topk_gating
+_moe_sort = _native.moe_sort
+_moe_combine = _native.moe_combine
+_fused_moe = _native.fused_moe

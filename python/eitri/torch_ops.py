@@ -1,0 +1,72 @@
+"""torch.ops.eitri.*, and the rules by which torch.compile sees eitri's functions. Everything is derived from the extension's schemas.
+
+Eager calls do not come here: the extension reads plain torch tensors itself. What torch traces (compile, export, fake tensors,
+dispatch modes) and subclasses of Tensor go through the operators that are defined here. All of them write into their outputs and
+return nothing, so that their fake implementation has nothing to compute.
+"""
+
+import torch
+
+from eitri._arrays import torch_dtype
+from eitri.errors import InvalidArgument
+from eitri.lib import _native
+
+OPS = tuple(_native.schemas())
+_library = None
+
+
+def _fake(*args):
+    devices = {value.device for value in args if isinstance(value, torch.Tensor)}
+    if len(devices) > 1:
+        raise InvalidArgument(f"got tensors on {', '.join(sorted(map(str, devices)))}; expected one device")
+
+
+def register():
+    """Defines the operators. Called once, when both packages have been imported."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("eitri", "DEF")
+    for name, schema in _native.schemas().items():
+        _library.define(schema)
+        for key in ("CPU", "CUDA"):
+            _library.impl(name, getattr(_native, name + "_direct"), key)
+        torch.library.register_fake(f"eitri::{name}", _fake, lib=_library)
+
+
+def dispatch(name, args):
+    """The call through torch's dispatcher: from the extension, for tensors that it does not read itself."""
+    register()
+    return getattr(torch.ops.eitri, name).default(*args)
+
+
+def _empty(like, shape, dtype):
+    if dtype is None:
+        dtype = like.dtype
+    elif isinstance(dtype, str):
+        dtype = torch_dtype(dtype)
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def refuse_gradients(name, tensors):
+    if torch.is_grad_enabled():
+        for value in tensors:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                raise InvalidArgument(f"{name}: got a tensor that requires grad; expected none, or torch.no_grad() "
+                                      "(eitri's operators have no gradient)")
+
+
+def _polyfill(name):
+    # dynamo's guards look for globals of a function in its module, so that each polyfill is written into this one.
+    globals()["_op_" + name] = getattr(torch.ops.eitri, name).default
+    exec(f"def _traced_{name}(*args):\n    refuse_gradients({name!r}, args)\n    _op_{name}(*args)\n", globals())
+    return globals()["_traced_" + name]
+
+
+def register_with_dynamo():
+    """Tells torch.compile what stands for the extension's functions in a graph."""
+    register()
+    substitute = torch.compiler.substitute_in_graph
+    for name in OPS:
+        substitute(getattr(_native, name), skip_signature_check=True)(_polyfill(name))
+    substitute(_native.empty, skip_signature_check=True)(_empty)

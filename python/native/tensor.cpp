@@ -1,0 +1,444 @@
+// How each kind of object is read. The path of plain torch tensors allocates nothing and calls no Python code.
+#include "tensor.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <memory>
+
+#include "api/dlpack.h"
+#include "base/error.h"
+
+namespace eitri::python {
+namespace {
+
+/// What is known about a Python type; asked once per type.
+struct TypeInfo {
+  enum class Kind : uint8_t { foreign, exchange, torch, torch_subclass, typed };
+  PyTypeObject* type = nullptr;  // kept alive by a reference
+  Kind kind = Kind::foreign;
+  const DlExchange* api = nullptr;
+};
+
+Ref module_if_loaded(const char* name) {
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), name);
+  Py_XINCREF(module);
+  return Ref(module);
+}
+
+Ref attribute(const Ref& object, const char* name) {
+  if (!object) return {};
+  Ref value(PyObject_GetAttrString(object.get(), name));
+  if (!value) PyErr_Clear();
+  return value;
+}
+
+const DlExchange* exchange_of(PyObject* owner) {
+  Ref capsule(PyObject_GetAttrString(owner, "__dlpack_c_exchange_api__"));
+  if (!capsule) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  auto* api = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+  if (api == nullptr) PyErr_Clear();
+  // A newer major version may have another layout; older ones are chained.
+  while (api != nullptr && api->version.major != 1) api = api->previous;
+  return api;  // static storage by the contract
+}
+
+TypeInfo resolve(PyTypeObject* type) {
+  TypeInfo info{.type = type};
+  auto* object = reinterpret_cast<PyObject*>(type);
+  const Ref torch = module_if_loaded("torch");
+  const Ref tensor = attribute(torch, "Tensor");
+  const Ref parameter = attribute(attribute(torch, "nn"), "Parameter");
+  const Ref typed = attribute(module_if_loaded("eitri._arrays"), "Typed");
+  if (tensor && (object == tensor.get() || (parameter && object == parameter.get()))) {
+    info.api = exchange_of(object);
+    info.kind = info.api != nullptr ? TypeInfo::Kind::torch : TypeInfo::Kind::foreign;
+  } else if (tensor && PyObject_IsSubclass(object, tensor.get()) == 1) {
+    info.kind = TypeInfo::Kind::torch_subclass;
+    info.api = exchange_of(object);
+  } else if (typed && object == typed.get()) {
+    info.kind = TypeInfo::Kind::typed;
+  } else if (const Ref own(PyObject_GetAttrString(object, "__dict__")); own) {
+    // Subclasses inherit the attribute without meaning it: only a type that has it itself is taken at its word.
+    if (PyMapping_HasKeyString(own.get(), "__dlpack_c_exchange_api__") == 1) info.api = exchange_of(object);
+    if (info.api != nullptr) info.kind = TypeInfo::Kind::exchange;
+  }
+  PyErr_Clear();
+  return info;
+}
+
+const TypeInfo& type_info(PyTypeObject* type) {
+  static TypeInfo known[8];  // under the GIL; more types than these are resolved each time
+  static size_t count = 0;
+  for (size_t i = 0; i < count; ++i)
+    if (known[i].type == type) return known[i];
+  static TypeInfo last;
+  last = resolve(type);
+  if (count == std::size(known)) return last;
+  Py_INCREF(reinterpret_cast<PyObject*>(type));
+  return known[count++] = last;
+}
+
+/// torch's state that a call must respect. Read from C where this torch has the functions.
+struct Torch {
+  bool (*grad_mode)() = nullptr;
+  Ref is_grad_enabled, dispatch_modes;
+  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+
+  Torch() {
+    const Ref torch = module_if_loaded("torch");
+    is_grad_enabled = attribute(torch, "is_grad_enabled");
+    dispatch_modes = attribute(attribute(torch, "_C"), "_len_torch_dispatch_stack");
+    if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr)
+      grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
+  }
+  bool grad_enabled() const {
+    if (grad_mode != nullptr) return grad_mode();
+    const Ref on = checked(PyObject_CallNoArgs(is_grad_enabled.get()));
+    return on.get() == Py_True;
+  }
+  bool traced() const {
+    if (!dispatch_modes) return false;
+    const Ref count = checked(PyObject_CallNoArgs(dispatch_modes.get()));
+    return PyLong_AsLong(count.get()) != 0;
+  }
+};
+const Torch& torch_state() {
+  static const Torch* const torch = new Torch;  // lives as long as the interpreter
+  return *torch;
+}
+
+/// The first line: torch appends its C++ stack.
+std::string taken_message() {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  const Ref t(type), v(value), tb(traceback);
+  const Ref text(value == nullptr ? nullptr : PyObject_Str(value));
+  const Ref bytes(text ? PyUnicode_AsUTF8String(text.get()) : nullptr);
+  PyErr_Clear();
+  const std::string message = bytes ? PyBytes_AsString(bytes.get()) : "unknown error";
+  return message.substr(0, message.find('\n'));
+}
+
+std::string type_name(PyObject* object) {
+  const Ref type(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__qualname__"));
+  const Ref bytes(type ? PyUnicode_AsUTF8String(type.get()) : nullptr);
+  PyErr_Clear();
+  return bytes ? PyBytes_AsString(bytes.get()) : "object";
+}
+
+std::string text_of(PyObject* object) {
+  const Ref bytes = checked(PyUnicode_AsUTF8String(object));
+  return PyBytes_AsString(bytes.get());
+}
+
+DType dtype_of_format(const char* format, Py_ssize_t bytes) {
+  if (format == nullptr) return bytes == 1 ? DType::u8 : DType::none;
+  if (std::strchr("<=@", *format) != nullptr && *format != 0) ++format;
+  if (std::strlen(format) != 1) return DType::none;
+  const auto is = [&](const char* any) { return std::strchr(any, *format) != nullptr; };
+  if (is("f") && bytes == 4) return DType::f32;
+  if (is("e") && bytes == 2) return DType::f16;
+  if (is("b") && bytes == 1) return DType::i8;
+  if (is("B") && bytes == 1) return DType::u8;
+  if (is("ilq") && bytes == 4) return DType::i32;
+  if (is("ilq") && bytes == 8) return DType::i64;
+  return DType::none;
+}
+
+}  // namespace
+
+Tensors::~Tensors() {
+  for (const auto& held : held_)
+    if (held->buffer.obj != nullptr) PyBuffer_Release(&held->buffer);
+}
+
+void Tensors::look_at_torch() {
+  looked_at_torch_ = true;
+  grad_enabled_ = torch_state().grad_enabled();
+  if (wrappers_ == Wrappers::possible && torch_state().traced()) needs_torch_ = true;
+}
+
+View Tensors::read(PyObject* object, const char* name, Access access) {
+  if (object == Py_None) return {};
+  const TypeInfo& info = type_info(Py_TYPE(object));
+  switch (info.kind) {
+    case TypeInfo::Kind::torch: return of_exchange(object, *info.api, name, true);
+    case TypeInfo::Kind::exchange: return of_exchange(object, *info.api, name, false);
+    case TypeInfo::Kind::torch_subclass:
+      if (wrappers_ == Wrappers::off && info.api != nullptr) return of_exchange(object, *info.api, name, true);
+      needs_torch_ = true;
+      return {};
+    case TypeInfo::Kind::typed: {
+      const Ref array = checked(PyObject_GetAttrString(object, "array")), dtype = checked(PyObject_GetAttrString(object, "dtype"));
+      return of_buffer(array.get(), name, access, dtype_of(dtype.get(), op_, name));
+    }
+    case TypeInfo::Kind::foreign: break;
+  }
+  return of_foreign(object, name, access);
+}
+
+View Tensors::read_weight(PyObject* object, const char* name) {
+  View view = read(object, name, Access::read);
+  if (view.dtype != DType::u8 || view.rank != 1) return view;
+  try {
+    const DeviceId device = view.device;
+    require(device.kind == DeviceKind::cpu, "packed weights are for CPUs; these are on ", device);
+    return packed_view(view.data, static_cast<size_t>(view.shape[0]));
+  } catch (const Error& error) {
+    fail(error.code(), str(op_, ": ", name, " is u8, taken as packed weights: ", error.what()));
+  }
+}
+
+View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* name, bool is_torch) {
+  DlTensor tensor;
+  if (is_torch && !looked_at_torch_) look_at_torch();
+  if (api.view_of(object, &tensor) != 0) [[unlikely]] {
+    // torch: no storage (sparse, meta, inside vmap). Its dispatcher serves the call or says why not.
+    const std::string why = taken_message();
+    require(is_torch, op_, ": ", name, " cannot be read: ", why);
+    needs_torch_ = true;
+    return {};
+  }
+  if (is_torch && grad_enabled_) {
+    const Ref flag = checked(PyObject_GetAttr(object, torch_state().requires_grad));
+    require(flag.get() != Py_True, op_, ": ", name,
+            " requires grad; expected a tensor that does not, or torch.no_grad() (eitri's operators have no gradient)");
+  }
+  const View view = of_dl_tensor(tensor, name);
+  if (is_torch && view.data == nullptr && view.size() != 0) needs_torch_ = true;  // fake or functional
+  if (view.device.kind != DeviceKind::cpu) {
+    api_ = &api;
+    gpu_ = view.device;
+  }
+  return view;
+}
+
+View Tensors::of_dl_tensor(const DlTensor& t, const char* name) const {
+  View view;
+  switch (t.device.type) {
+    case 1:
+    case 3: break;
+    case 2: view.device = {DeviceKind::cuda, t.device.id}; break;
+    case 10: view.device = {DeviceKind::hip, t.device.id}; break;
+    default:
+      fail(Code::invalid_argument, str(op_, ": ", name, " is on DLPack device type ", t.device.type, "; expected CPU, CUDA or ROCm"));
+  }
+  require(t.ndim <= kMaxRank, op_, ": ", name, " has ", t.ndim, " dimensions; expected at most ", kMaxRank);
+  view.dtype = dtype_of_dlpack(t.dtype.code, t.dtype.bits);
+  // A packed pair of 4-bit elements may be one element with two lanes.
+  const bool pairs = t.dtype.lanes == 2 && t.dtype.bits == 4;
+  require(view.dtype != DType::none && (t.dtype.lanes == 1 || pairs), op_, ": ", name, " has DLPack dtype (code ", int{t.dtype.code}, ", ",
+          int{t.dtype.bits}, " bits, ", t.dtype.lanes, " lanes); expected f32, f16, bf16, an fp8 type, f4e2m1, i8, u8, i32 or i64");
+  view.data = t.data == nullptr ? nullptr : static_cast<std::byte*>(t.data) + t.byte_offset;
+  view.rank = static_cast<int8_t>(t.ndim);
+  int64_t step = 1;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    view.shape[i] = t.shape[i];
+    view.stride[i] = t.strides != nullptr ? t.strides[i] : step;
+    if (__builtin_mul_overflow(step, t.shape[i] > 0 ? t.shape[i] : 1, &step)) step = int64_t{1} << 62;  // refused by the checks
+    if (pairs && i == t.ndim - 1) view.shape[i] *= 2;
+    else if (pairs) view.stride[i] *= 2;
+  }
+  return view;
+}
+
+View Tensors::of_foreign(PyObject* object, const char* name, Access access) {
+  View view;
+  if (PyObject_CheckBuffer(object) == 1) {
+    Py_buffer probe = {};
+    if (PyObject_GetBuffer(object, &probe, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+      PyBuffer_Release(&probe);
+      return of_buffer(object, name, access, DType::none);
+    }
+    PyErr_Clear();  // NumPy has no buffer for dtypes of other packages
+    if (of_array_interface(object, name, access, view)) return view;
+  }
+  if (of_dlpack(object, name, access, view)) return view;
+  fail(Code::invalid_argument, str(op_, ": ", name, " is a ", type_name(object),
+                                   "; expected a tensor: torch, NumPy, or anything with the buffer protocol or __dlpack__"));
+}
+
+View Tensors::of_buffer(PyObject* object, const char* name, Access access, DType explicit_dtype) {
+  held_.push_back(std::make_unique<Held>());
+  Py_buffer& b = held_.back()->buffer;
+  if (PyObject_GetBuffer(object, &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    b.obj = nullptr;
+    const std::string why = taken_message();
+    fail(Code::invalid_argument, str(op_, ": ", name, " cannot be read: ", why));
+  }
+  require(access == Access::read || b.readonly == 0, op_, ": ", name, " is read-only; expected an array that can be written");
+  require(b.ndim <= kMaxRank, op_, ": ", name, " has ", b.ndim, " dimensions; expected at most ", kMaxRank);
+  View view;
+  view.dtype = explicit_dtype;
+  if (explicit_dtype == DType::none) {
+    view.dtype = dtype_of_format(b.format, b.itemsize);
+    require(view.dtype != DType::none, op_, ": ", name, " has buffer format \"", b.format == nullptr ? "" : b.format, "\" of ", b.itemsize,
+            " bytes; expected float32, float16, int8, uint8, int32 or int64, or eitri.typed(array, dtype) for the others");
+  } else {
+    require(bits(explicit_dtype) == 8 * b.itemsize, op_, ": ", name, " has elements of ", b.itemsize, " bytes; expected ",
+            bits(explicit_dtype) / 8.0, " (", explicit_dtype, ")");
+  }
+  view.data = b.buf;
+  view.rank = static_cast<int8_t>(b.ndim);
+  for (int i = 0; i < b.ndim; ++i) {
+    view.shape[i] = b.shape[i];
+    require(b.itemsize != 0 && b.strides[i] % b.itemsize == 0, op_, ": ", name, " has a stride of ", b.strides[i],
+            " bytes; expected a multiple of its element's ", b.itemsize);
+    view.stride[i] = b.strides[i] / b.itemsize;
+  }
+  return view;
+}
+
+bool Tensors::of_array_interface(PyObject* object, const char* name, Access access, View& view) {
+  // ml_dtypes: NumPy arrays whose dtype has a name that we know and opaque elements. Seen as bytes they have a buffer.
+  const Ref dtype(PyObject_GetAttrString(object, "dtype"));
+  if (!dtype) {
+    PyErr_Clear();
+    return false;
+  }
+  const Ref width = checked(PyObject_GetAttrString(dtype.get(), "itemsize"));
+  const char* integer = PyLong_AsLong(width.get()) == 1 ? "uint8" : "uint16";
+  const Ref plain = checked(PyObject_CallMethod(object, "view", "s", integer));
+  view = of_buffer(plain.get(), name, access, dtype_of(dtype.get(), op_, name));
+  return true;
+}
+
+bool Tensors::of_dlpack(PyObject* object, const char* name, Access access, View& view) {
+  const Ref method(PyObject_GetAttrString(object, "__dlpack__"));
+  if (!method) {
+    PyErr_Clear();
+    return false;
+  }
+  // The Python side knows the framework's streams and its DLPack version: (capsule, stream as an integer or None).
+  const Ref arrays = checked(PyImport_ImportModule("eitri._arrays"));
+  const Ref answer = checked(PyObject_CallMethod(arrays.get(), "exported", "Os", object, access == Access::write ? "write" : "read"));
+  PyObject *capsule = nullptr, *stream = nullptr;
+  if (PyArg_ParseTuple(answer.get(), "OO", &capsule, &stream) == 0) throw PythonError{};
+  const DlTensor* tensor = nullptr;
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned") != 0) {
+    const auto* managed = static_cast<const DlManagedVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    require(managed->version.major == 1, op_, ": ", name, " exports DLPack ", managed->version.major, "; expected 1");
+    require(access == Access::read || (managed->flags & 1) == 0, op_, ": ", name, " is read-only; expected one that can be written");
+    tensor = &managed->tensor;
+  } else {
+    const auto* managed = static_cast<const DlManaged*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    if (managed == nullptr) throw PythonError{};
+    tensor = &managed->tensor;
+  }
+  Py_INCREF(capsule);  // unconsumed: its destructor gives the tensor back
+  held_.push_back(std::make_unique<Held>());
+  held_.back()->object = Ref(capsule);
+  view = of_dl_tensor(*tensor, name);
+  if (view.device.kind != DeviceKind::cpu) {
+    gpu_ = view.device;
+    if (stream != Py_None) foreign_stream_ = PyLong_AsVoidPtr(stream);
+  }
+  return true;
+}
+
+Stream Tensors::stream() const {
+  if (gpu_.kind == DeviceKind::cpu) return nullptr;
+  if (api_ == nullptr) return foreign_stream_;
+  void* stream = nullptr;
+  if (api_->current_stream(gpu_.kind == DeviceKind::cuda ? 2 : 10, gpu_.index, &stream) != 0) throw PythonError{};
+  return stream;
+}
+
+DType dtype_of(PyObject* object, const char* op, const char* arg) {
+  struct Alias {
+    const char* name;
+    DType dtype;
+  };
+  static constexpr Alias kAliases[] = {{"float32", DType::f32},
+                                       {"float16", DType::f16},
+                                       {"half", DType::f16},
+                                       {"bfloat16", DType::bf16},
+                                       {"float8_e4m3fn", DType::f8e4m3},
+                                       {"float8_e4m3fnuz", DType::f8e4m3fnuz},
+                                       {"float8_e5m2", DType::f8e5m2},
+                                       {"float8_e8m0fnu", DType::f8e8m0},
+                                       {"float4_e2m1fn_x2", DType::f4e2m1},
+                                       {"int8", DType::i8},
+                                       {"uint8", DType::u8},
+                                       {"int32", DType::i32},
+                                       {"int64", DType::i64}};
+  std::string text;
+  if (PyUnicode_Check(object)) {
+    text = text_of(object);
+  } else {  // numpy.float32 has __name__, numpy.dtype has name, str(torch.float32) is "torch.float32"
+    Ref name(PyType_Check(object) ? PyObject_GetAttrString(object, "__name__") : PyObject_Str(object));
+    if (!name) throw PythonError{};
+    text = text_of(name.get());
+  }
+  if (text.rfind("torch.", 0) == 0) text = text.substr(6);
+  if (const auto known = dtype_from(text)) return *known;
+  for (const Alias& alias : kAliases)
+    if (text == alias.name) return alias.dtype;
+  std::string names;
+  for (const DType dtype : all_dtypes()) names += str(names.empty() ? "" : ", ", dtype);
+  fail(Code::invalid_argument, str(op, ": ", arg, " is \"", text, "\"; expected a dtype of torch or NumPy, or one of ", names));
+}
+
+namespace {
+
+/// torch's allocator, its caches included, without a call of Python code. Null: not that kind of object.
+PyObject* empty_by_exchange(PyObject* like, PyObject* shape, PyObject* dtype) {
+  const TypeInfo& info = type_info(Py_TYPE(like));
+  if (info.kind != TypeInfo::Kind::torch && info.kind != TypeInfo::Kind::exchange) return nullptr;
+  if (info.kind == TypeInfo::Kind::torch && torch_state().traced()) return nullptr;
+  DlTensor prototype;
+  if (info.api->view_of(like, &prototype) != 0) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  if (prototype.data == nullptr)
+    for (int i = 0;; ++i) {
+      if (i == prototype.ndim) return nullptr;  // fake
+      if (prototype.shape[i] == 0) break;
+    }
+  if (dtype != Py_None) {
+    const DlpackType row = dlpack_of_dtype(dtype_of(dtype, "empty", "dtype"));
+    prototype.dtype = {row.code, row.bits, 1};
+  }
+  if (prototype.dtype.bits < 8) return nullptr;
+  int64_t extents[kMaxRank];
+  const Py_ssize_t rank = PyTuple_Size(shape);
+  if (rank < 0) throw PythonError{};
+  require(rank <= kMaxRank, "empty: shape has ", rank, " dimensions; expected at most ", kMaxRank);
+  for (Py_ssize_t i = 0; i < rank; ++i) {
+    extents[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    if (extents[i] == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+  }
+  prototype.shape = extents;
+  prototype.strides = nullptr;
+  prototype.ndim = static_cast<int32_t>(rank);
+  prototype.data = nullptr;
+  prototype.byte_offset = 0;
+  struct Report {
+    std::string text;
+  } report;
+  DlManagedVersioned* managed = nullptr;
+  const auto say = [](void* context, const char*, const char* text) { static_cast<Report*>(context)->text = text; };
+  if (info.api->allocate(&prototype, &managed, &report, say) != 0) {
+    PyErr_Clear();
+    fail(Code::out_of_memory, str("empty: ", report.text.substr(0, report.text.find('\n'))));
+  }
+  void* object = nullptr;
+  if (info.api->object_of(managed, &object) != 0) throw PythonError{};
+  return static_cast<PyObject*>(object);
+}
+
+}  // namespace
+
+PyObject* empty(PyObject* like, PyObject* shape, PyObject* dtype) {
+  if (PyObject* made = empty_by_exchange(like, shape, dtype); made != nullptr) return made;
+  const Ref arrays = checked(PyImport_ImportModule("eitri._arrays"));
+  const Ref name = dtype == Py_None ? Ref() : checked(PyUnicode_FromString(str(dtype_of(dtype, "empty", "dtype")).c_str()));
+  return checked(PyObject_CallMethod(arrays.get(), "empty", "OOO", like, shape, name ? name.get() : Py_None)).release();
+}
+
+}  // namespace eitri::python

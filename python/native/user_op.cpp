@@ -1,0 +1,133 @@
+#include "user_op.h"
+
+#include <memory>
+#include <string>
+
+#include "call.h"
+#include "eitri/jit.hpp"
+
+namespace eitri::python {
+namespace {
+
+constexpr const char* kCapsule = "eitri.user_op";
+
+std::string text(PyObject* dict, const char* key) {
+  PyObject* value = PyDict_GetItemString(dict, key);
+  if (value == nullptr || value == Py_None) return {};
+  const Ref bytes = checked(PyUnicode_AsUTF8String(value));
+  return PyBytes_AsString(bytes.get());
+}
+
+int64_t number(PyObject* dict, const char* key, int64_t otherwise) {
+  PyObject* value = PyDict_GetItemString(dict, key);
+  if (value == nullptr || value == Py_None) return otherwise;
+  const int64_t n = PyLong_AsLongLong(value);
+  if (n == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+  return n;
+}
+
+std::vector<std::string> texts(PyObject* dict, const char* key) {
+  std::vector<std::string> out;
+  PyObject* list = PyDict_GetItemString(dict, key);
+  if (list == nullptr || list == Py_None) return out;
+  const Py_ssize_t n = PySequence_Size(list);
+  if (n < 0) throw PythonError{};
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    const Ref item = checked(PySequence_GetItem(list, i)), bytes = checked(PyUnicode_AsUTF8String(item.get()));
+    out.emplace_back(PyBytes_AsString(bytes.get()));
+  }
+  return out;
+}
+
+UserOp& op_of(PyObject* capsule) {
+  auto* op = static_cast<UserOp*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (op == nullptr) throw PythonError{};
+  return *op;
+}
+
+/// (declaration, {"body": …, "before": …, "flags": […], "gpu_body": …, …}) -> capsule.
+PyObject* make(PyObject*, PyObject* args) {
+  return guarded([&] {
+    const char* declaration = nullptr;
+    PyObject* source = nullptr;
+    if (PyArg_ParseTuple(args, "sO", &declaration, &source) == 0) throw PythonError{};
+    UserOpSource s{.body = text(source, "body"), .before = text(source, "before"), .flags = texts(source, "flags")};
+    s.gpu.body = text(source, "gpu_body");
+    s.gpu.before = text(source, "gpu_before");
+    s.gpu.entry = text(source, "gpu_entry");
+    s.gpu.flags = texts(source, "gpu_flags");
+    s.gpu.threads = static_cast<int>(number(source, "gpu_threads", s.gpu.threads));
+    if (const std::string blocks = text(source, "gpu_blocks"); !blocks.empty()) s.gpu.blocks = blocks;
+    auto op = std::make_unique<UserOp>(declaration, std::move(s));
+    Ref capsule =
+        checked(PyCapsule_New(op.get(), kCapsule, [](PyObject* c) { delete static_cast<UserOp*>(PyCapsule_GetPointer(c, kCapsule)); }));
+    (void)op.release();  // the capsule's now
+    return capsule.release();
+  });
+}
+
+/// (capsule, name, kinds, *arguments): kinds has a letter per argument: r a tensor that is read, w one that is written, i an
+/// integer, f a float. True when done; False when torch's dispatcher has to serve it.
+PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    require(count >= 3, "user op: got ", count, " arguments; expected at least 3");
+    const UserOp& op = op_of(args[0]);
+    const Ref name_bytes = checked(PyUnicode_AsUTF8String(args[1])), kind_bytes = checked(PyUnicode_AsUTF8String(args[2]));
+    const char *name = PyBytes_AsString(name_bytes.get()), *kinds = PyBytes_AsString(kind_bytes.get());
+    const auto n = static_cast<size_t>(count - 3);
+    require(std::strlen(kinds) == n, name, ": got ", n, " arguments; expected ", std::strlen(kinds));
+    Tensors tensors(name);
+    std::vector<View> views;
+    views.reserve(n);  // values point into it
+    std::vector<UserValue> values;
+    values.reserve(n);
+    for (size_t i = 0; i < n; ++i) {
+      PyObject* value = args[i + 3];
+      const std::string arg = str("argument ", i + 1);
+      if (kinds[i] == 'r' || kinds[i] == 'w') {
+        require(value != Py_None, name, ": ", arg, " is None; expected a tensor");
+        views.push_back(tensors.read(value, arg.c_str(), kinds[i] == 'w' ? Access::write : Access::read));
+        values.emplace_back(views.back());
+      } else if (PyFloat_Check(value) != 0) {  // checked against the declaration: an i32 takes no 1.5
+        values.emplace_back(PyFloat_AsDouble(value));
+      } else {
+        const int64_t integer = PyLong_AsLongLong(value);
+        if (integer == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+        values.emplace_back(integer);
+      }
+    }
+    if (tensors.needs_torch()) {
+      Py_INCREF(Py_False);
+      return Py_False;
+    }
+    const Stream stream = tensors.stream();
+    {
+      const WithoutGil released;
+      op.call(values, stream);
+    }
+    Py_INCREF(Py_True);
+    return Py_True;
+  });
+}
+
+PyObject* compile(PyObject*, PyObject* capsule) {
+  return guarded([&] {
+    const UserOp& op = op_of(capsule);
+    {
+      const WithoutGil released;
+      op.compile();
+    }
+    Py_INCREF(Py_None);
+    return Py_None;
+  });
+}
+
+}  // namespace
+
+void add_user_op_methods(std::vector<PyMethodDef>& methods) {
+  methods.push_back({"user_op", make, METH_VARARGS, "Reads a declaration and keeps its source."});
+  methods.push_back({"call_user_op", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_user_op)), METH_FASTCALL, "Runs it."});
+  methods.push_back({"compile_user_op", compile, METH_O, "Compiles it for the CPU."});
+}
+
+}  // namespace eitri::python

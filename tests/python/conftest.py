@@ -1,0 +1,8 @@
+"""The package of the build folder, or the one that EITRI_PYTHON names; NumPy and pytest are all that these tests need."""
+
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, os.environ.get("EITRI_PYTHON", str(ROOT / "build/python")))

@@ -1,0 +1,89 @@
+"""What an operator does not define is refused with a message that names the argument; nothing is read or written."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import eitri
+
+A = np.ones((3, 8), np.float32)
+B = np.ones((4, 8), np.float32)
+
+
+def refused(match, function, *args, **kwargs):
+    with pytest.raises(eitri.InvalidArgument, match=match) as info:
+        function(*args, **kwargs)
+    assert isinstance(info.value, ValueError) and isinstance(info.value, eitri.Error)
+
+
+def test_dtypes():
+    refused(r"gemm: a has buffer format \"d\"", eitri.gemm, A.astype(np.float64), B)
+    refused(r"gemm: a has buffer format \"\?\"", eitri.gemm, A.astype(bool), B)
+    refused(r"gemm: a has buffer format \"H\"", eitri.gemm, A.astype(np.uint16), B)
+    refused(r"gemm: b is f16\[4, 8\]", eitri.gemm, A, B.astype(np.float16))
+    refused(r"rmsnorm: weight is i32\[8\]", eitri.rmsnorm, A, np.ones(8, np.int32))
+    refused(r"dtype is \"complex64\"", eitri.gemm, A, B, out_dtype=np.complex64)
+    refused(r"moe_sort: topk_ids is i64", eitri.moe_sort, np.zeros((2, 1), np.int64), np.zeros((2, 1), np.float32), 4)
+
+
+def test_big_endian_is_not_read_as_little():
+    refused(r"gemm: a has buffer format", eitri.gemm, A.astype(">f4"), B)
+
+
+def test_shapes_and_strides():
+    refused(r"gemm: b is f32\[4, 7\]", eitri.gemm, A, B[:, :7].copy())
+    refused(r"gemm: out is f32\[3, 5\]", eitri.gemm, A, B, out=np.empty((3, 5), np.float32))
+    refused("dimensions; expected at most 4", eitri.gemm, np.ones((1, 1, 1, 3, 8), np.float32), B, out=A)
+    refused("stride", eitri.rmsnorm, np.ones((3, 16), np.float32)[:, ::2])
+    records = np.zeros((3, 8), np.dtype([("x", np.float32), ("pad", np.uint8)]))
+    refused("stride of 5 bytes", eitri.rmsnorm, records["x"])
+
+
+def test_outputs():
+    out = np.empty((3, 4), np.float32)
+    out.flags.writeable = False
+    refused("gemm: out is read-only", eitri.gemm, A, B, out=out)
+    refused("gemm: out", eitri.gemm, A, B, out=A)  # overlaps a and has its shape
+    refused("scale", eitri.rmsnorm, A, quant="per_token")  # out is f32
+
+
+def test_objects():
+    refused("gemm: a is a list", eitri.gemm, [[1.0]], B, out=np.empty((1, 4), np.float32))
+    refused("gemm: a is none", eitri.gemm, None, B, out=np.empty((1, 4), np.float32))
+    refused('activation is \'tanh\'; expected one of "none", "relu"', eitri.gemm, A, B, activation="tanh")
+    refused("activation is 3; expected", eitri.gemm, A, B, activation=3)
+    with pytest.raises(TypeError):
+        eitri.gemm(A, B, alpha="much")
+    with pytest.raises(TypeError):
+        eitri.topk_gating(A, 2, groups=1.5)
+    with pytest.raises(TypeError):
+        eitri.gemm(A, B, colour="red")
+
+
+def test_numbers():
+    refused("eps is -1", eitri.rmsnorm, A, eps=-1.0)
+    refused("groups is 3", eitri.topk_gating, A, 2, groups=3)
+    refused("32-bit number", eitri.topk_gating, A, 2, groups=2**40)
+    with pytest.raises(OverflowError):
+        eitri.moe_sort(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), 4, block=2**70,
+                       out=[np.zeros(1, np.int32)] * 5)
+
+
+def test_native_functions_count_their_arguments():
+    with pytest.raises(eitri.InvalidArgument, match="got 2 arguments; expected 12"):
+        eitri.lib._native.gemm(A, B)
+
+
+def test_import_is_silent_quick_and_loads_no_framework():
+    code = ("import time; start = time.process_time(); import eitri, sys; seconds = time.process_time() - start;"
+            "loaded = [m for m in ('torch', 'numpy', 'jax') if m in sys.modules];"
+            "assert not loaded, loaded; assert seconds < 0.3, seconds")
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_python_m_eitri_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "eitri", "ops"], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "fused_moe" in done.stdout
