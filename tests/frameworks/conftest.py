@@ -4,10 +4,13 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The package of the build folder, or the one that EITRI_PYTHON names.
+sys.path.insert(0, os.environ.get("EITRI_PYTHON", str(ROOT / "build/python")))
 
 
 @pytest.fixture(scope="session")

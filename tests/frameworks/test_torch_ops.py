@@ -1,0 +1,179 @@
+"""eitri on torch tensors: results, torch.ops, compile, export, and tensors that are not plain memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from eitri_calls import CALLS, X, as_tuple, assert_same, randn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import eitri
+from eitri.lib import _native
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the calls of torch.ops.eitri.* that go by."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.namespace == "eitri":
+            self.calls.append((op, args, kwargs or {}))
+        return op(*args, **(kwargs or {}))
+
+
+def test_every_operator_has_a_call():
+    assert set(CALLS) == set(_native.schemas())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_dispatch_mode_sees_the_call_and_opcheck_passes(name):
+    function, tensors = CALLS[name]
+    eager = function(*tensors)
+    with Recorder() as recorder:
+        assert_same(function(*tensors), eager)
+    ((op, args, kwargs),) = recorder.calls
+    assert op is getattr(torch.ops.eitri, name).default
+    torch.library.opcheck(op, args, kwargs)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_compile_without_a_graph_break(name):
+    function, tensors = CALLS[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert_same(compiled(*tensors), function(*tensors))
+
+
+def test_compile_with_inductor_and_dynamic_shapes():
+    weight, norm = randn(48, 64) / 8, randn(64)
+
+    def block(x):
+        y = eitri.gemm(eitri.rmsnorm(x * 2, norm), weight, activation="silu")
+        return y + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    for rows in (5, 9):
+        x = randn(rows, 64, seed=rows)
+        torch.testing.assert_close(compiled(x), block(x))  # inductor may round less often around our operators
+
+
+def test_compile_writes_in_place():
+    x, weight = randn(5, 64), randn(64)
+
+    def norm(x):
+        eitri.rmsnorm(x, weight, out=x)
+        return x * 1
+
+    torch._dynamo.reset()
+    expected = eitri.rmsnorm(x, weight)
+    got = torch.compile(norm, fullgraph=True, backend="aot_eager")(x)
+    assert_same((got, x), (expected, expected))
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, x, weight):
+            return eitri.gemm(x, weight)
+
+    weight = randn(32, 64)
+    rows = torch.export.Dim("rows", min=2, max=64)
+    program = torch.export.export(Model(), (X, weight), dynamic_shapes={"x": {0: rows}, "weight": None})
+    assert any(node.target is torch.ops.eitri.gemm.default for node in program.graph.nodes)
+    x = randn(11, 64)
+    assert_same(program.module()(x, weight), eitri.gemm(x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gemm_agrees_with_torch(dtype):
+    a, b = randn(5, 64, dtype=dtype), randn(9, 64, dtype=dtype)
+    out = eitri.gemm(a, b)
+    assert out.dtype == dtype and out.device == a.device
+    exact, bound = a.double() @ b.double().T, a.double().abs() @ b.double().abs().T
+    half_ulp = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype]
+    assert bool(((out.double() - exact).abs() <= half_ulp * exact.abs() + 68 * 2.0**-24 * bound).all())
+
+
+def test_fp8_tensors():
+    a, b = randn(3, 32).to(torch.float8_e4m3fn), randn(4, 32, seed=2).to(torch.float8_e4m3fn)
+    one = torch.ones(1)
+    out = eitri.gemm(a, b, a_scale=one, b_scale=one)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), a.double() @ b.double().T, rtol=2**-8, atol=1e-5)
+    q, scale = eitri.rmsnorm(X, quant="per_token", out_dtype=torch.float8_e4m3fn)
+    assert q.dtype == torch.float8_e4m3fn and scale.shape == (7,)
+
+
+def test_views_and_parameters():
+    wide, b = randn(8, 128), randn(9, 64)
+    a = wide[::2, 32:96]
+    assert_same(eitri.gemm(a, b), eitri.gemm(a.contiguous(), b))
+    with torch.no_grad():
+        assert_same(eitri.gemm(a, torch.nn.Parameter(b)), eitri.gemm(a, b))
+    assert eitri.gemm(a[:0], b).shape == (0, 9)
+    transposed = randn(64, 9).T
+    with pytest.raises(eitri.InvalidArgument, match="b is bf16"):
+        eitri.gemm(a, transposed)
+
+
+def test_tensors_that_require_grad_are_refused():
+    a, b = randn(3, 64), torch.nn.Parameter(randn(4, 64))
+    out = torch.empty(3, 4, dtype=torch.bfloat16)
+    for call in (lambda: eitri.gemm(a, b), lambda: torch.ops.eitri.gemm(a, b, out), lambda: torch.ops.eitri.gemm.default(a, b, out)):
+        with pytest.raises(eitri.InvalidArgument, match="b requires grad"):
+            call()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b: eitri.gemm(a, b), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="requires grad"):
+        compiled(a, b)
+    with torch.no_grad():
+        assert not eitri.gemm(a, b).requires_grad
+        assert not compiled(a, b).requires_grad
+
+
+class Plain(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def test_subclasses_and_tensors_without_memory():
+    b = randn(4, 64)
+    assert_same(eitri.gemm(X.as_subclass(Plain), b.as_subclass(Plain)).as_subclass(torch.Tensor), eitri.gemm(X, b))
+    assert eitri.gemm(X.to("meta"), b.to("meta")).device.type == "meta"
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = eitri.gemm(mode.from_tensor(X), mode.from_tensor(b))
+        assert isinstance(fake, torch._subclasses.FakeTensor) and fake.shape == (7, 4)
+    for bad, error in ((X.to_sparse(), NotImplementedError), (X.to("meta"), eitri.InvalidArgument)):
+        with pytest.raises(error):
+            eitri.gemm(bad, b, out=torch.empty(7, 4, dtype=torch.bfloat16))
+    with pytest.raises(eitri.InvalidArgument, match="expected one device"):
+        eitri.gemm(X, b.to("meta"))
+    with pytest.raises(RuntimeError, match="eitri::gemm"):
+        torch.vmap(lambda x: eitri.gemm(x, b))(randn(2, 7, 64))
+
+
+def test_errors_have_one_line_and_name_the_argument():
+    with pytest.raises(eitri.InvalidArgument, match=r"^gemm: b is bf16\[4, 32\]; expected"):
+        eitri.gemm(X, randn(4, 32))
+    with pytest.raises(eitri.InvalidArgument, match="gemm: a has DLPack dtype"):
+        eitri.gemm(X.to(torch.complex64), X)
+    with pytest.raises(eitri.InvalidArgument, match="out is f32"):
+        eitri.rmsnorm(X, out=torch.empty(3, 3))
+
+
+def test_threads_and_numpy_share_memory():
+    a = torch.randn(3, 8)
+    out = torch.empty(3, 4)
+    eitri.gemm(a.numpy(), torch.ones(4, 8), out=out)
+    torch.testing.assert_close(out, a.sum(1, keepdim=True).expand(3, 4))
+
+
+@pytest.mark.parametrize("order", ["import eitri, torch", "import torch, eitri"])
+def test_either_may_be_imported_first(order):
+    code = f"{order}; assert torch.ops.eitri.gemm.default; assert torch.__spec__.loader.__class__.__module__ != 'eitri._import_hook'"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")
