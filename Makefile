@@ -69,6 +69,7 @@ bench: packages-build packages-test  ## micro-benchmarks; the operators' own are
 
 test-frameworks: build packages-frameworks $(VENV)/ready  ## agreement with PyTorch and Hugging Face transformers (installs them into build/)
 	@mkdir -p $(RESULTS)
+	@$(CMAKE) --build build -j $(JOBS) --target eitri_python
 	$(VENV)/bin/python -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/frameworks.xml tests/frameworks
 
 $(VENV)/ready: tests/frameworks/requirements.txt

@@ -1,0 +1,193 @@
+"""torch modules over eitri's operators, for inference, and `patch`, which puts them into a Hugging Face model.
+
+Weights are buffers: on CPUs packed for the kernels, on GPUs as they are. There are no gradients.
+"""
+
+import torch
+
+import eitri
+from eitri.errors import InvalidArgument, Unsupported
+
+QUANTS = ("none", "i8", "f8e4m3")
+
+
+def _check_quant(quant, known):
+    if quant not in known:
+        raise InvalidArgument(f"quant is {quant!r}; expected one of {', '.join(known)}")
+
+
+def _packed(weight, gate="none"):
+    weight = weight.detach().contiguous()
+    return eitri.pack_weights(weight, gate=gate) if weight.device.type == "cpu" else weight
+
+
+def _quantize_rows(x):
+    """(codes i8 [rows, cols], scale f32 [rows])."""
+    return eitri.quantize(x.contiguous())
+
+
+def _quantize_rows_fp8(x):
+    """(codes f8e4m3 [rows, cols], scale f32 [rows]): scale = max|x| / 448, and 0 for a row of zeros."""
+    x = x.float()
+    scale = x.abs().amax(-1) / 448.0
+    codes = (x / torch.where(scale == 0, torch.ones_like(scale), scale)[:, None]).clamp(-448.0, 448.0)
+    return codes.to(torch.float8_e4m3fn), scale
+
+
+class Linear(torch.nn.Module):
+    """y = x @ weight.T + bias over the last dimension of x, of any rank.
+
+    weight: [out_features, in_features] of f32, bf16 or f16; bias: [out_features] or None.
+    quant: "none"; "i8" or "f8e4m3": weights with a scale for each output, activations quantised per row on each call.
+    """
+
+    def __init__(self, weight, bias=None, *, quant="none"):
+        super().__init__()
+        _check_quant(quant, QUANTS)
+        self.out_features, self.in_features = weight.shape
+        self.quant = quant
+        weight_scale = None
+        weight = weight.detach()
+        if quant == "i8":
+            codes, weight_scale = _quantize_rows(weight)
+            weight = _packed(codes)
+        elif quant == "f8e4m3":  # only kernels for plain weights take fp8
+            weight, weight_scale = _quantize_rows_fp8(weight)
+        else:
+            weight = _packed(weight)
+        self.register_buffer("weight", weight)
+        self.register_buffer("weight_scale", weight_scale)
+        self.register_buffer("bias", None if bias is None else bias.detach().float())
+
+    @classmethod
+    def from_torch(cls, linear, *, quant="none"):
+        """Of a torch.nn.Linear."""
+        return cls(linear.weight, linear.bias, quant=quant)
+
+    def forward(self, x):
+        rows = x.reshape(-1, self.in_features)
+        out = torch.empty(rows.shape[0], self.out_features, dtype=x.dtype, device=x.device)
+        if self.quant == "none":
+            eitri.gemm(rows, self.weight, bias=self.bias, out=out)
+        else:
+            codes, scale = _quantize_rows(rows) if self.quant == "i8" else _quantize_rows_fp8(rows)
+            eitri.gemm(codes, self.weight, a_scale=scale, b_scale=self.weight_scale, bias=self.bias, out=out)
+        return out.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self):
+        return f"in_features={self.in_features}, out_features={self.out_features}, quant={self.quant}"
+
+
+class RMSNorm(torch.nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension of x. With a residual it returns (that of x + residual, x + residual).
+
+    weight: [hidden]; plus_one multiplies by 1 + weight (Gemma).
+    """
+
+    def __init__(self, weight, eps=1e-6, *, plus_one=False):
+        super().__init__()
+        self.register_buffer("weight", weight.detach())
+        self.eps = eps
+        self.norm_weight = "plus_one" if plus_one else "plain"
+
+    def forward(self, x, residual=None):
+        rows = x.reshape(-1, x.shape[-1])
+        if residual is None:
+            return eitri.rmsnorm(rows, self.weight, eps=self.eps, norm_weight=self.norm_weight).reshape(x.shape)
+        out, total = eitri.rmsnorm(rows, self.weight, residual=residual.reshape(rows.shape), eps=self.eps, norm_weight=self.norm_weight)
+        return out.reshape(x.shape), total.reshape(x.shape)
+
+
+class Experts(torch.nn.Module):
+    """The experts of a mixture: forward(x [tokens, hidden], ids [tokens, top_k], weights [tokens, top_k]) -> [tokens, hidden].
+
+    w1: [experts, 2 * inter or inter, hidden], w2: [experts, hidden, inter] of bf16 or f16; bias1, bias2 of their rows.
+    gate: "separated", "interleaved" or "none"; activation and parameters (limit, alpha, …) as in `eitri.activation`.
+    quant: "none", or "i8": weights with a scale for each row, activations quantised per token.
+    """
+
+    def __init__(self, w1, w2, *, bias1=None, bias2=None, gate="separated", activation="silu", quant="none", **parameters):
+        super().__init__()
+        _check_quant(quant, QUANTS[:2])
+        self.gate, self.activation, self.quant, self.parameters_of_activation = gate, activation, quant, parameters
+        scales = [None, None]
+        weights = [w1.detach().contiguous(), w2.detach().contiguous()]
+        if quant == "i8":
+            for i, weight in enumerate(weights):
+                codes, scale = _quantize_rows(weight.reshape(-1, weight.shape[-1]))
+                weights[i], scales[i] = codes.reshape(weight.shape), scale.reshape(weight.shape[:2])
+        self.register_buffer("w1", _packed(weights[0], gate))
+        self.register_buffer("w2", _packed(weights[1]))
+        self.register_buffer("w1_scale", scales[0])
+        self.register_buffer("w2_scale", scales[1])
+        self.register_buffer("bias1", None if bias1 is None else bias1.detach().float().contiguous())
+        self.register_buffer("bias2", None if bias2 is None else bias2.detach().float().contiguous())
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        return eitri.fused_moe(hidden_states, self.w1, self.w2, top_k_weights.float().contiguous(), top_k_index.int().contiguous(),
+                               w1_scale=self.w1_scale, w2_scale=self.w2_scale, bias1=self.bias1, bias2=self.bias2,
+                               activation=self.activation, gate=self.gate, **self.parameters_of_activation)
+
+
+class MoE(torch.nn.Module):
+    """A whole block: router, choice of experts, experts. x: [.., hidden] -> the same shape.
+
+    router: [experts, hidden], router_bias: [experts] or None; top_k, score, renormalize, scale, groups, topk_groups and
+    correction_bias as in `eitri.topk_gating`; experts: an `Experts`.
+    """
+
+    def __init__(self, router, experts, top_k, *, router_bias=None, correction_bias=None, score="softmax", renormalize=True, scale=1.0,
+                 groups=1, topk_groups=1):
+        super().__init__()
+        self.router = Linear(router, router_bias)
+        self.experts = experts
+        self.top_k = top_k
+        self.register_buffer("correction_bias", None if correction_bias is None else correction_bias.detach().float())
+        self.gating = dict(score=score, renormalize=renormalize, scale=scale, groups=groups, topk_groups=topk_groups)
+
+    def forward(self, x):
+        rows = x.reshape(-1, x.shape[-1])
+        weights, ids = eitri.topk_gating(self.router(rows), self.top_k, correction_bias=self.correction_bias, **self.gating)
+        return self.experts(rows, ids, weights).reshape(x.shape)
+
+
+def _separated_experts(module, quant):
+    """Qwen3-MoE, Mixtral, DeepSeek-V3 and kin: gate_up_proj [E, 2 * inter, hidden] with all gate rows first, silu."""
+    name = type(getattr(module, "act_fn", None)).__name__
+    if "silu" not in name.lower():
+        raise Unsupported(f"patch: activation of {type(module).__name__} is {name}; expected silu")
+    return Experts(module.gate_up_proj, module.down_proj, quant=quant)
+
+
+def _gpt_oss_experts(module, quant):
+    """gate_up_proj [E, hidden, 2 * inter] with gate and up in turns, biases, clamped swiglu."""
+    return Experts(module.gate_up_proj.transpose(1, 2), module.down_proj.transpose(1, 2), bias1=module.gate_up_proj_bias,
+                   bias2=module.down_proj_bias, gate="interleaved", activation="swiglu", quant=quant, limit=float(module.limit),
+                   alpha=float(module.alpha))
+
+
+# Class names of transformers' experts, which all are called as Experts is.
+PATCHED = {
+    "Qwen3MoeExperts": _separated_experts,
+    "MixtralExperts": _separated_experts,
+    "DeepseekV3Experts": _separated_experts,
+    "GptOssExperts": _gpt_oss_experts,
+}
+
+
+def patch(model, *, quant="none"):
+    """Replaces the experts of every MoE block of a Hugging Face Qwen3-MoE, Mixtral, DeepSeek-V3 or gpt-oss model by `Experts`, in place.
+
+    Routers and shared experts stay as they are, so that the same experts are chosen. The old weights are given up as soon as nothing else
+    holds them. Returns the names of the modules that were replaced; raises InvalidArgument if there is none. Call the model under
+    torch.no_grad() or inference_mode().
+    """
+    _check_quant(quant, QUANTS[:2])
+    found = [(name, module) for name, module in model.named_modules() if type(module).__name__ in PATCHED]
+    if not found:
+        raise InvalidArgument(f"patch: model is a {type(model).__name__} without a mixture of experts that is known; "
+                              f"expected one with {', '.join(PATCHED)}")
+    for name, module in found:
+        parent = model.get_submodule(name.rpartition(".")[0])
+        setattr(parent, name.rpartition(".")[2], PATCHED[type(module).__name__](module, quant))
+    return [name for name, _ in found]
