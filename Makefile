@@ -22,7 +22,7 @@ CHECKPOINT ?= build/checkpoints/qwen3-moe
 LAYER ?= 0
 TOKENS ?= 16
 
-.PHONY: run test test-compile build bench gpu-compilers test-frameworks check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
+.PHONY: run test test-compile build bench gpu-compilers test-frameworks wheel test-wheel check format format-check tidy asan ubsan sanitize tsan fuzz fuzz-replay docs install clean help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,17 @@ test-frameworks: build packages-frameworks $(VENV)/ready  ## agreement with PyTo
 	@mkdir -p $(RESULTS)
 	@$(CMAKE) --build build -j $(JOBS) --target eitri_python
 	$(VENV)/bin/python -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/frameworks.xml tests/frameworks
+
+# As deep as build/ and with the same compiler name, so that a compiler cache has most of it already.
+wheel: packages-build packages-frameworks $(VENV)/ready  ## the Python wheel, into build/wheels
+	@rm -rf build/wheels
+	CXX=c++ $(VENV)/bin/pip wheel -q --disable-pip-version-check --no-deps -w build/wheels \
+	  $(if $(findstring WERROR=ON,$(CONFIGURE)),--config-settings=cmake.define.EITRI_WERROR=ON) .
+
+test-wheel: wheel  ## the tests of tests/python on the installed wheel
+	@rm -rf build/wheel-site; $(VENV)/bin/pip install -q --disable-pip-version-check --no-deps --target build/wheel-site build/wheels/eitri-*.whl
+	@mkdir -p $(RESULTS)
+	EITRI_PYTHON=build/wheel-site $(VENV)/bin/python -m pytest -q -p no:cacheprovider --junitxml=$(RESULTS)/wheel.xml tests/python
 
 $(VENV)/ready: tests/frameworks/requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -130,7 +141,7 @@ install: build  ## into PREFIX (default: CMake's)
 	$(CMAKE) --install build $(if $(PREFIX),--prefix $(PREFIX))
 
 clean:  ## removes build/
-	rm -rf build
+	rm -rf build build-wheel
 
 packages-%:
 	@tools/install_packages.sh $*

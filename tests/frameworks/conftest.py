@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The package of the build folder, or the one that EITRI_PYTHON names.
-sys.path.insert(0, os.environ.get("EITRI_PYTHON", str(ROOT / "build/python")))
+sys.path.insert(0, os.path.abspath(os.environ.get("EITRI_PYTHON", ROOT / "build/python")))
 
 
 @pytest.fixture(scope="session")

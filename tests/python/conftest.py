@@ -5,4 +5,4 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, os.environ.get("EITRI_PYTHON", str(ROOT / "build/python")))
+sys.path.insert(0, os.path.abspath(os.environ.get("EITRI_PYTHON", ROOT / "build/python")))
