@@ -1,0 +1,1 @@
+"""Names of other packages over eitri's operators."""

@@ -1,0 +1,37 @@
+"""Activations: aiter.ops.activation. out: [.., inter], input: [.., 2 * inter] with the gate first."""
+
+import eitri
+from eitri.compat.aiter.table import peer
+
+MODULE = "aiter.ops.activation"
+
+
+def _act(out, input, kind, gate="separated", **parameters):
+    eitri.activation(input.reshape(-1, input.shape[-1]), kind, gate=gate, out=out.view(-1, out.shape[-1]), **parameters)
+
+
+@peer(MODULE)
+def silu_and_mul(out, input, limit=0.0):
+    _act(out, input, "silu", limit=limit)
+
+
+@peer(MODULE)
+def gelu_and_mul(out, input):
+    _act(out, input, "gelu")
+
+
+@peer(MODULE)
+def gelu_tanh_and_mul(out, input):
+    _act(out, input, "gelu_tanh")
+
+
+@peer(MODULE)
+def swiglu_and_mul(out, input):
+    """gpt-oss: gate at most 7, up within 7, gate * sigmoid(1.702 * gate) * (up + 1)."""
+    _act(out, input, "swiglu", limit=7.0)
+
+
+@peer(MODULE)
+def gelu_fast(out, input):
+    """The tanh form, without a gate: input has the shape of out."""
+    _act(out, input, "gelu_tanh", gate="none")

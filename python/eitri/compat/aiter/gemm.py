@@ -1,0 +1,106 @@
+"""Matrix products: aiter.tuned_gemm, aiter.ops.gemm_op_a8w8, aiter.ops.batched_gemm_op_*. Y = X @ W^T, X [.., m, k], W [.., n, k].
+
+splitK and check only steer or verify AITER's kernels; results do not depend on them, and so they are not looked at."""
+
+import torch
+
+import eitri
+from eitri.compat.aiter import dtypes
+from eitri.compat.aiter.shuffle import plain_weight
+from eitri.compat.aiter.table import check_dtype, peer, refuse
+from eitri.errors import InvalidArgument
+
+A8W8 = "aiter.ops.gemm_op_a8w8"
+
+
+def _bias(bias, dtype):
+    """[n] of f32 or of the output's dtype."""
+    if bias is None:
+        return None
+    bias = bias.reshape(-1)
+    return bias if bias.dtype in (torch.float32, dtype) else bias.float()
+
+
+@peer("aiter.tuned_gemm")
+def gemm_a16w16(A, B, bias=None, otype=None, scale_a=None, scale_b=None, scale_c=None):
+    """A: [.., k] of bf16, fp16, fp32, or fp8 with scale_a and scale_b (f32 [1]; None is 1). B: [n, k]. Returns [.., n] of otype (A's)."""
+    refuse("gemm_a16w16", scale_c=(scale_c, None))
+    if getattr(B, "is_shuffled", False):
+        B = plain_weight(B)
+    otype = otype or A.dtype
+    rows = A.reshape(-1, A.shape[-1])
+    out = torch.empty(rows.shape[0], B.shape[0], dtype=otype, device=A.device)
+    scales = {}
+    if A.dtype == dtypes.fp8:
+        one = torch.ones(1, dtype=torch.float32, device=A.device) if scale_a is None or scale_b is None else None
+        scales = {"a_scale": one if scale_a is None else scale_a.reshape(-1), "b_scale": one if scale_b is None else scale_b.reshape(-1)}
+    else:
+        refuse("gemm_a16w16", scale_a=(scale_a, None), scale_b=(scale_b, None))
+    eitri.gemm(rows, B, bias=_bias(bias, otype), out=out, **scales)
+    return out.view(*A.shape[:-1], B.shape[0])
+
+
+class TunedGemm:
+    """aiter.tuned_gemm.tgemm."""
+
+    def mm(self, inp, weights, bias=None, otype=None, scale_a=None, scale_b=None, scale_c=None):
+        return gemm_a16w16(inp, weights, bias, otype, scale_a, scale_b, scale_c)
+
+
+tgemm = TunedGemm()
+
+
+def _a8w8(XQ, WQ, x_scale, w_scale, bias, dtype):
+    batch = XQ.shape[:-2]
+    out = torch.empty(*XQ.shape[:-1], WQ.shape[-2], dtype=dtype, device=XQ.device)
+    eitri.gemm(XQ, WQ, a_scale=x_scale.reshape(*batch, -1), b_scale=w_scale.reshape(*batch, -1), bias=bias, out=out)
+    return out
+
+
+@peer(A8W8)
+def gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16, splitK=None):
+    """XQ: i8 or fp8 [m, k]; x_scale f32 [m, 1], w_scale f32 [1, n] or [n, 1]; for fp8 also [1]."""
+    return _a8w8(XQ, WQ, x_scale, w_scale, _bias(bias, dtype), dtype)
+
+
+@peer(A8W8)
+def gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16, splitK=None):
+    return gemm_a8w8(XQ, WQ, x_scale, w_scale, bias, dtype, splitK)
+
+
+@peer(A8W8)
+def gemm_a8w8_ASM(XQ, WQ, x_scale, w_scale, bias, dtype=dtypes.bf16, check=False):
+    """i8 only; WQ by shuffle_weight(w, layout=(32, 16))."""
+    check_dtype("gemm_a8w8_ASM", "WQ", WQ.dtype, (torch.int8,))
+    return gemm_a8w8(XQ, plain_weight(WQ, (32, 16)), x_scale, w_scale, bias, dtype)
+
+
+@peer(A8W8)
+def gemm_a8w8_bpreshuffle(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16, check=False):
+    """WQ by shuffle_weight(w, layout=(16, 16)); its k may be padded beyond that of XQ."""
+    check_dtype("gemm_a8w8_bpreshuffle", "dtype", dtype, (torch.bfloat16, torch.float16))
+    k = XQ.shape[-1]
+    if WQ.shape[-1] < k:
+        raise InvalidArgument(f"aiter.gemm_a8w8_bpreshuffle: WQ is {list(WQ.shape)}; expected at least {k} columns (k of XQ)")
+    return gemm_a8w8(XQ, plain_weight(WQ)[:, :k], x_scale, w_scale, bias, dtype)
+
+
+@peer("aiter.ops.batched_gemm_op_a8w8")
+def batched_gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16, splitK=None):
+    """XQ: i8 [b, m, k]; x_scale f32 [b, m, 1], w_scale f32 [b, 1, n]; bias [b, 1, n]."""
+    check_dtype("batched_gemm_a8w8_CK", "dtype", dtype, (torch.bfloat16, torch.float16))
+    return _a8w8(XQ, WQ, x_scale, w_scale, _batched_bias(bias, XQ, dtype), dtype)
+
+
+@peer("aiter.ops.batched_gemm_op_bf16")
+def batched_gemm_bf16_CK(XQ, WQ, bias=None, dtype=dtypes.bf16, splitK=None):
+    """XQ: bf16 [b, m, k]; bias [b, 1, n]."""
+    check_dtype("batched_gemm_bf16_CK", "dtype", dtype, (torch.bfloat16, torch.float16))
+    out = torch.empty(*XQ.shape[:-1], WQ.shape[-2], dtype=dtype, device=XQ.device)
+    eitri.gemm(XQ, WQ, bias=_batched_bias(bias, XQ, dtype), out=out)
+    return out
+
+
+def _batched_bias(bias, x, dtype):
+    flat = _bias(bias, dtype)
+    return None if flat is None else flat.view(x.shape[0], -1)
