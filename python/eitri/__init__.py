@@ -10,13 +10,14 @@ from eitri.errors import CompileFailed, DeviceError, Error, InternalError, Inval
 from eitri.lib import _native
 from eitri.ops import (Sorted, activation, fused_moe, gemm, grouped_gemm, moe_combine, moe_sort, pack_weights, quantize, rmsnorm,
                        topk_gating)
+from eitri.user_ops import user_op
 
 __version__ = _native.version()
 
 __all__ = [
     "CompileFailed", "DeviceError", "Error", "InternalError", "InvalidArgument", "IoError", "OutOfMemory", "Sorted", "Unsupported",
     "activation", "counters", "explain", "fused_moe", "gemm", "grouped_gemm", "moe_combine", "moe_sort", "pack_weights", "prebuild",
-    "quantize", "rmsnorm", "seal", "topk_gating", "typed",
+    "quantize", "rmsnorm", "seal", "topk_gating", "typed", "user_op",
 ]
 
 

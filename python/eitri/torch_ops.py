@@ -34,6 +34,36 @@ def register():
         torch.library.register_fake(f"eitri::{name}", _fake, lib=_library)
 
 
+_user_libraries = {}
+_user_ops = {}
+
+
+def register_user_op(name, parameters, run):
+    """Defines torch.ops.eitri_user.<name> as `run`. parameters: (name, kind), kind r, w, f or i. A second one of a name replaces the first."""
+    known = _user_libraries.pop(name, None)
+    if known is not None:
+        known._destroy()
+    aliases = iter("abcdefghijklmnop")
+    kinds = {"r": lambda: "Tensor", "w": lambda: f"Tensor({next(aliases)}!)", "f": lambda: "float", "i": lambda: "int"}
+    library = torch.library.Library("eitri_user", "FRAGMENT")
+    library.define(f"{name}({', '.join(f'{kinds[kind]()} {parameter}' for parameter, kind in parameters)}) -> ()")
+    for key in ("CPU", "CUDA"):
+        library.impl(name, run, key)
+    torch.library.register_fake(f"eitri_user::{name}", _fake, lib=library)
+    _user_libraries[name] = library
+    _user_ops[name] = getattr(torch.ops.eitri_user, name).default
+
+
+def _traced_user_op(index, name, kinds, *args):
+    refuse_gradients(name, args)
+    _user_ops[name](*args)
+    return True
+
+
+def dispatch_user_op(name, args):
+    _user_ops[name](*args)
+
+
 def dispatch(name, args):
     """The call through torch's dispatcher: from the extension, for tensors that it does not read itself."""
     register()
@@ -69,4 +99,5 @@ def register_with_dynamo():
     substitute = torch.compiler.substitute_in_graph
     for name in OPS:
         substitute(getattr(_native, name), skip_signature_check=True)(_polyfill(name))
+    substitute(_native.call_user_op, skip_signature_check=True)(_traced_user_op)
     substitute(_native.empty, skip_signature_check=True)(_empty)

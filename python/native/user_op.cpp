@@ -9,7 +9,11 @@
 namespace eitri::python {
 namespace {
 
-constexpr const char* kCapsule = "eitri.user_op";
+/// All that were made, for as long as the process lives: Python code, graphs of torch included, keeps their numbers.
+std::vector<std::unique_ptr<UserOp>>& made() {
+  static auto* const all = new std::vector<std::unique_ptr<UserOp>>;  // under the GIL
+  return *all;
+}
 
 std::string text(PyObject* dict, const char* key) {
   PyObject* value = PyDict_GetItemString(dict, key);
@@ -39,13 +43,14 @@ std::vector<std::string> texts(PyObject* dict, const char* key) {
   return out;
 }
 
-UserOp& op_of(PyObject* capsule) {
-  auto* op = static_cast<UserOp*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (op == nullptr) throw PythonError{};
-  return *op;
+const UserOp& op_of(PyObject* index) {
+  const size_t i = PyLong_AsSize_t(index);
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+  require(i < made().size(), "user op: number is ", i, "; expected one of ", made().size());
+  return *made()[i];
 }
 
-/// (declaration, {"body": …, "before": …, "flags": […], "gpu_body": …, …}) -> capsule.
+/// (declaration, {"body": …, "before": …, "flags": […], "gpu_body": …, …}) -> its number.
 PyObject* make(PyObject*, PyObject* args) {
   return guarded([&] {
     const char* declaration = nullptr;
@@ -58,15 +63,12 @@ PyObject* make(PyObject*, PyObject* args) {
     s.gpu.flags = texts(source, "gpu_flags");
     s.gpu.threads = static_cast<int>(number(source, "gpu_threads", s.gpu.threads));
     if (const std::string blocks = text(source, "gpu_blocks"); !blocks.empty()) s.gpu.blocks = blocks;
-    auto op = std::make_unique<UserOp>(declaration, std::move(s));
-    Ref capsule =
-        checked(PyCapsule_New(op.get(), kCapsule, [](PyObject* c) { delete static_cast<UserOp*>(PyCapsule_GetPointer(c, kCapsule)); }));
-    (void)op.release();  // the capsule's now
-    return capsule.release();
+    made().push_back(std::make_unique<UserOp>(declaration, std::move(s)));
+    return PyLong_FromSize_t(made().size() - 1);
   });
 }
 
-/// (capsule, name, kinds, *arguments): kinds has a letter per argument: r a tensor that is read, w one that is written, i an
+/// (number, name, kinds, *arguments): kinds has a letter per argument: r a tensor that is read, w one that is written, i an
 /// integer, f a float. True when done; False when torch's dispatcher has to serve it.
 PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
@@ -110,9 +112,9 @@ PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
-PyObject* compile(PyObject*, PyObject* capsule) {
+PyObject* compile(PyObject*, PyObject* index) {
   return guarded([&] {
-    const UserOp& op = op_of(capsule);
+    const UserOp& op = op_of(index);
     {
       const WithoutGil released;
       op.compile();

@@ -1,4 +1,4 @@
-// User ops from Python: a capsule that holds an eitri::UserOp, and its call.
+// User ops from Python: eitri::UserOp by number.
 #pragma once
 
 #include <vector>

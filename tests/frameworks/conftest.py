@@ -5,12 +5,18 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The package of the build folder, or the one that EITRI_PYTHON names.
 sys.path.insert(0, os.path.abspath(os.environ.get("EITRI_PYTHON", ROOT / "build/python")))
+
+
+# User ops are compiled into a cache of this run's own.
+_cache = tempfile.TemporaryDirectory()
+os.environ["EITRI_CACHE_DIR"] = _cache.name
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,61 @@
+"""Operators of the user's own on torch tensors: eager, torch.ops, compile, opcheck."""
+
+import pytest
+import torch
+from eitri_calls import randn
+
+import eitri
+
+BODY = "for (int64_t i = 0; i < m; ++i)\n  for (int64_t j = 0; j < n; ++j) y(i, j) = float(x(i, j)) * scale(j) + shift;"
+
+
+@eitri.user_op(body=BODY)
+def affine(x: "bf16[m, n]", scale: "f32[n]", y: "out bf16[m, n]", shift: "f32" = 0.0): ...
+
+
+@eitri.user_op(body="for (int64_t i = 0; i < n; ++i) x(i) += step;")
+def advance(x: "inout i32[n]", step: "i32"): ...
+
+
+def expected(x, scale, shift=0.0):
+    return (x.float() * scale + shift).bfloat16()
+
+
+def test_eager_and_through_torch():
+    x, scale = randn(5, 7), randn(7, dtype=torch.float32)
+    assert torch.equal(affine(x, scale), expected(x, scale))
+    assert torch.equal(affine(x, scale, shift=1.5), expected(x, scale, 1.5))
+    out = torch.empty_like(x)
+    torch.ops.eitri_user.affine(x, scale, out, 2.0)
+    assert torch.equal(out, expected(x, scale, 2.0))
+    torch.library.opcheck(torch.ops.eitri_user.affine.default, (x, scale, out, 2.0))
+    counts = torch.arange(4, dtype=torch.int32)
+    assert advance(counts, 3) is counts and counts.tolist() == [3, 4, 5, 6]
+
+
+def test_compile():
+    x, scale = randn(5, 7), randn(7, dtype=torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, scale: affine(x * 2, scale, shift=1.0) + 1, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, scale), expected(x * 2, scale, 1.0) + 1)
+
+
+def test_refusals():
+    x, scale = randn(5, 7), randn(7, dtype=torch.float32)
+    with pytest.raises(eitri.InvalidArgument, match=r"affine: scale is f32\[6\]"):
+        affine(x, scale[:6])
+    with pytest.raises(eitri.InvalidArgument, match="requires grad"):
+        affine(x, scale.requires_grad_())
+    assert affine(x.to("meta"), randn(7, dtype=torch.float32).to("meta")).device.type == "meta"
+
+
+def test_a_second_one_of_the_name_takes_its_place():
+    @eitri.user_op(body="y(0) = 1;")
+    def twice(y: "inout f32[n]"): ...
+
+    @eitri.user_op(body="y(0) = 2;")
+    def twice(y: "inout f32[n]"): ...  # noqa: F811
+
+    y = torch.zeros(1)
+    torch.ops.eitri_user.twice.default(y)
+    assert y.item() == 2
