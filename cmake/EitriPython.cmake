@@ -28,4 +28,4 @@ foreach(module IN LISTS python_modules)
 endforeach()
 file(CREATE_LINK ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/eitri ${CMAKE_BINARY_DIR}/python/eitri/bin/eitri SYMBOLIC)
 
-install(TARGETS eitri_python LIBRARY DESTINATION lib COMPONENT python)
+install(TARGETS eitri_python LIBRARY DESTINATION lib COMPONENT python EXCLUDE_FROM_ALL)

@@ -9,16 +9,21 @@ Dtypes are torch's, NumPy's, or eitri's names: f32 f16 bf16 f8e4m3 f8e4m3fnuz i8
 kernel takes it, and CompileFailed, DeviceError, OutOfMemory.
 """
 
+from __future__ import annotations
+
 import typing
 
 from eitri._arrays import aligned_bytes
 from eitri.lib import _native
 
 _empty = _native.empty
+Array = typing.TypeVar("Array")  # torch.Tensor, numpy.ndarray, eitri.typed(…), …
+DType = typing.Any  # a dtype of torch or NumPy, or a name
 
 
-def gemm(a, b, *, bias=None, a_scale=None, b_scale=None, activation="none", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0,
-         gate="none", out_dtype=None, out=None):
+def gemm(a: Array, b: Array, *, bias: Array | None = None, a_scale: Array | None = None, b_scale: Array | None = None,
+         activation: str = "none", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0, linear_beta: float = 25.0,
+         gate: str = "none", out_dtype: DType = None, out: Array | None = None) -> Array:
     """out[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
 
     a: [m, k] or [batch, m, k] of f32, bf16 or f16; or i8 or f8e4m3, then both scales are required.
@@ -37,9 +42,10 @@ def gemm(a, b, *, bias=None, a_scale=None, b_scale=None, activation="none", limi
     return out
 
 
-def grouped_gemm(a, b, sorted_ids, sorted_expert_ids, num_valid, *, tokens, block=32, gather="token", bias=None, a_scale=None,
-                 b_scale=None, row_weight=None, activation="none", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="none",
-                 out_dtype=None, out=None):
+def grouped_gemm(a: Array, b: Array, sorted_ids: Array, sorted_expert_ids: Array, num_valid: Array, *, tokens: int, block: int = 32,
+                 gather: str = "token", bias: Array | None = None, a_scale: Array | None = None, b_scale: Array | None = None,
+                 row_weight: Array | None = None, activation: str = "none", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0,
+                 linear_beta: float = 25.0, gate: str = "none", out_dtype: DType = None, out: Array | None = None) -> Array:
     """A gemm per expert over positions that `moe_sort` has grouped. For each position p that is no padding, of expert e:
 
     out[p, n] = act(row_weight[p] * sum_k(a[r, k] * b[e, n, k]) * a_scale[r] * b_scale[e, n] + bias[e, n]), r the token of p with
@@ -58,7 +64,8 @@ def grouped_gemm(a, b, sorted_ids, sorted_expert_ids, num_valid, *, tokens, bloc
     return out
 
 
-def quantize(x, *, quant="per_token", sorted_ids=None, num_valid=None, tokens=0, out=None, scale=None):
+def quantize(x: Array, *, quant: str = "per_token", sorted_ids: Array | None = None, num_valid: Array | None = None, tokens: int = 0,
+             out: Array | None = None, scale: Array | None = None) -> tuple[Array, Array]:
     """q = round(x / scale), ties to even, with scale = max|x| / 127 of the row.
 
     x: f32, bf16 or f16 [rows, cols]. With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding
@@ -72,8 +79,9 @@ def quantize(x, *, quant="per_token", sorted_ids=None, num_valid=None, tokens=0,
     return out, scale
 
 
-def activation(x, kind="silu", *, limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="separated", sorted_ids=None,
-               num_valid=None, tokens=0, out_dtype=None, out=None, scale=None):
+def activation(x: Array, kind: str = "silu", *, limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0, linear_beta: float = 25.0,
+               gate: str = "separated", sorted_ids: Array | None = None, num_valid: Array | None = None, tokens: int = 0,
+               out_dtype: DType = None, out: Array | None = None, scale: Array | None = None) -> Array | tuple[Array, Array]:
     """out = act(x), or act(gate, up) with a gate layout.
 
     x: f32, bf16 or f16 [rows, inter], with a gate [rows, 2 * inter].
@@ -92,8 +100,9 @@ def activation(x, kind="silu", *, limit=0.0, alpha=1.702, beta=4.0, linear_beta=
     return out if scale is None else (out, scale)
 
 
-def rmsnorm(x, weight=None, *, residual=None, eps=1e-6, norm_weight="plain", quant="none", out_dtype=None, out=None,
-            residual_out=None, scale=None):
+def rmsnorm(x: Array, weight: Array | None = None, *, residual: Array | None = None, eps: float = 1e-6, norm_weight: str = "plain",
+            quant: str = "none", out_dtype: DType = None, out: Array | None = None, residual_out: Array | None = None,
+            scale: Array | None = None) -> Array | tuple[Array, ...]:
     """out = s / sqrt(mean(s^2) + eps) * weight over each row; s is x, or x + residual, which is stored in residual_out.
 
     x: f32, bf16 or f16 [tokens, hidden]. weight: f32 or x's dtype [hidden]; None is 1. residual: f32 or x's dtype [tokens, hidden].
@@ -114,8 +123,8 @@ def rmsnorm(x, weight=None, *, residual=None, eps=1e-6, norm_weight="plain", qua
     return (out, residual_out) if scale is None else (out, residual_out, scale)
 
 
-def topk_gating(logits, top_k, *, correction_bias=None, score="softmax", renormalize=False, scale=1.0, groups=1, topk_groups=1,
-                out=None):
+def topk_gating(logits: Array, top_k: int, *, correction_bias: Array | None = None, score: str = "softmax", renormalize: bool = False,
+                scale: float = 1.0, groups: int = 1, topk_groups: int = 1, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
     """A router: the top_k experts of each token by score(logits) + correction_bias, and their scores as weights.
 
     logits: f32, bf16 or f16 [tokens, experts]. correction_bias: f32 [experts]; it only chooses.
@@ -140,7 +149,8 @@ class Sorted(typing.NamedTuple):
     reverse: typing.Any  # i32 [tokens, top_k]: position of each pair, -1 when it has none
 
 
-def moe_sort(topk_ids, topk_weights, experts, *, block=32, expert_mask=None, num_local_tokens=None, out=None):
+def moe_sort(topk_ids: Array, topk_weights: Array, experts: int, *, block: int = 32, expert_mask: Array | None = None,
+             num_local_tokens: Array | None = None, out: typing.Sequence[Array] | None = None) -> Sorted:
     """Groups (token, slot) pairs by expert, each expert's run padded to a multiple of `block`; the layout is AITER's.
 
     topk_ids: i32 [tokens, top_k]; ids outside [0, experts) are left out. topk_weights: f32 of the same shape.
@@ -159,7 +169,8 @@ def moe_sort(topk_ids, topk_weights, experts, *, block=32, expert_mask=None, num
     return out
 
 
-def moe_combine(y, reverse, weights=None, *, shared=None, num_local_tokens=None, out_dtype=None, out=None):
+def moe_combine(y: Array, reverse: Array, weights: Array | None = None, *, shared: Array | None = None,
+                num_local_tokens: Array | None = None, out_dtype: DType = None, out: Array | None = None) -> Array:
     """out[t] = sum over slots of weights[t, slot] * y[reverse[t, slot]], plus shared[t]; a slot whose reverse is -1 adds nothing.
 
     y: f32, bf16 or f16 [positions, hidden]. reverse: i32 [tokens, top_k], of `moe_sort`. weights: f32 [tokens, top_k]; None is 1.
@@ -171,10 +182,12 @@ def moe_combine(y, reverse, weights=None, *, shared=None, num_local_tokens=None,
     return out
 
 
-def fused_moe(x, w1, w2, topk_weights, topk_ids, *, w1_scale=None, w2_scale=None, x_scale=None, bias1=None, bias2=None,
-              expert_mask=None, num_local_tokens=None, shared_w1=None, shared_w2=None, shared_w1_scale=None, shared_w2_scale=None,
-              activation="silu", limit=0.0, alpha=1.702, beta=4.0, linear_beta=25.0, gate="separated", weight_stage="second",
-              out_dtype=None, out=None):
+def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Array, *, w1_scale: Array | None = None,
+              w2_scale: Array | None = None, x_scale: Array | None = None, bias1: Array | None = None, bias2: Array | None = None,
+              expert_mask: Array | None = None, num_local_tokens: Array | None = None, shared_w1: Array | None = None,
+              shared_w2: Array | None = None, shared_w1_scale: Array | None = None, shared_w2_scale: Array | None = None,
+              activation: str = "silu", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0, linear_beta: float = 25.0,
+              gate: str = "separated", weight_stage: str = "second", out_dtype: DType = None, out: Array | None = None) -> Array:
     """A mixture-of-experts feed-forward block: out[t] = sum over slots of w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e]).
 
     x: bf16 or f16 [tokens, hidden], or i8 with x_scale f32 [tokens].
@@ -194,7 +207,7 @@ def fused_moe(x, w1, w2, topk_weights, topk_ids, *, w1_scale=None, w2_scale=None
     return out
 
 
-def pack_weights(weights, *, gate="none", format="panel32", m_hint=1):
+def pack_weights(weights: Array, *, gate: str = "none", format: str = "panel32", m_hint: int = 1) -> Array:
     """Weights in the order in which CPU kernels read them: faster, for all m. Pass the result as `b`, `w1`, `w2`.
 
     weights: f32, bf16, f16 or i8 [n, k] or [experts, n, k] in CPU memory. gate: of the call that will use them: "none",

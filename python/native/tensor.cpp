@@ -85,13 +85,20 @@ const TypeInfo& type_info(PyTypeObject* type) {
 /// torch's state that a call must respect. Read from C where this torch has the functions.
 struct Torch {
   bool (*grad_mode)() = nullptr;
-  Ref is_grad_enabled, dispatch_modes;
+  Ref is_grad_enabled, modes;         // modes: how many dispatch modes are active
+  PyCFunction count_modes = nullptr;  // the same without Python's calling convention, which costs more than the function
+  PyObject* count_modes_self = nullptr;
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
 
   Torch() {
     const Ref torch = module_if_loaded("torch");
     is_grad_enabled = attribute(torch, "is_grad_enabled");
-    dispatch_modes = attribute(attribute(torch, "_C"), "_len_torch_dispatch_stack");
+    modes = attribute(attribute(torch, "_C"), "_len_torch_dispatch_stack");
+    if (modes && PyCFunction_GetFlags(modes.get()) == METH_NOARGS) {
+      count_modes = PyCFunction_GetFunction(modes.get());
+      count_modes_self = PyCFunction_GetSelf(modes.get());
+    }
+    PyErr_Clear();
     if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr)
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
   }
@@ -101,8 +108,8 @@ struct Torch {
     return on.get() == Py_True;
   }
   bool traced() const {
-    if (!dispatch_modes) return false;
-    const Ref count = checked(PyObject_CallNoArgs(dispatch_modes.get()));
+    if (!modes) return false;
+    const Ref count = checked(count_modes != nullptr ? count_modes(count_modes_self, nullptr) : PyObject_CallNoArgs(modes.get()));
     return PyLong_AsLong(count.get()) != 0;
   }
 };

@@ -1,0 +1,184 @@
+"""What a call from Python costs: 4 torch CPU tensors with nothing to compute, by several ways, alternating in one process.
+
+    make build wheel   # or any eitri that can be imported
+    PYTHONPATH=build/python build/venv-frameworks/bin/python bench/python_overhead.py [--json FILE]
+
+Each number is the smallest of many short rounds, which go through all ways in turn, so that load and clock meet all alike. The
+problem is rmsnorm with a residual over 0 tokens: x, residual, residual_out, out; the route is cached, the reference returns at once.
+"ctypes" calls the same function of libeitri.so through its C ABI. "pybind" (if pybind11 and g++ are there) calls an empty function, with a
+struct a tensor that Python fills: how AITER binds its kernels.
+"""
+
+import argparse
+import ctypes
+import datetime
+import gc
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+import eitri
+from eitri.lib import _native
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+POD = r"""
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <vector>
+struct Pod { size_t data; long size; int rank; std::vector<long> shape, stride; int dtype, device; };
+PYBIND11_MODULE(pod, m) {
+  pybind11::class_<Pod>(m, "Pod").def(pybind11::init<size_t, long, int, std::vector<long>, std::vector<long>, int, int>());
+  m.def("nothing", [](const Pod&, const Pod&, const Pod&, const Pod&, double) {});
+}
+"""
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class RmsNorm(ctypes.Structure):
+    _fields_ = ([("size", ctypes.c_size_t)] + [(n, ctypes.POINTER(Tensor)) for n in ("x", "weight", "residual", "residual_out", "out", "scale")]
+                + [("eps", ctypes.c_float), ("norm_weight", ctypes.c_int32), ("quant", ctypes.c_int32)])
+
+
+def struct_of(tensor):
+    n = tensor.dim()
+    return Tensor(tensor.data_ptr(), Device(1, 0), n, DataType(2, 32, 1), (ctypes.c_int64 * n)(*tensor.shape),
+                  (ctypes.c_int64 * n)(*tensor.stride()), 0)
+
+
+def pybind_module(folder):
+    try:
+        import pybind11
+    except ImportError:
+        return None
+    source, target = pathlib.Path(folder, "pod.cpp"), pathlib.Path(folder, "pod" + sysconfig.get_config_var("EXT_SUFFIX"))
+    source.write_text(POD)
+    subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-std=c++17", "-I", pybind11.get_include(), "-I", sysconfig.get_path("include"),
+                    str(source), "-o", str(target)], check=True)
+    sys.path.insert(0, folder)
+    import pod
+
+    return pod
+
+
+def ways(folder):
+    x, residual, total, out = (torch.empty(0, 64) for _ in range(4))
+    a, b, small = torch.empty(0, 64), torch.empty(64, 64), torch.empty(0, 64)
+    nx, nr, nt, no = (t.numpy() for t in (x, residual, total, out))
+    direct = (x, out, None, residual, total, None, 1e-6, "plain", "none")
+    op = torch.ops.eitri.rmsnorm.default
+
+    def call():
+        eitri.rmsnorm(x, residual=residual, out=out, residual_out=total)
+
+    def no_grad_call():
+        with torch.no_grad():
+            for _ in range(100):
+                eitri.rmsnorm(x, residual=residual, out=out, residual_out=total)
+
+    no_grad_call.calls = 100
+    found = {
+        "eitri.rmsnorm": call,
+        "eitri.rmsnorm under no_grad": no_grad_call,
+        "eitri.rmsnorm, outputs allocated": lambda: eitri.rmsnorm(x, residual=residual),
+        "extension function alone": lambda: _native.rmsnorm(*direct),
+        "torch.ops.eitri.rmsnorm": lambda: op(x, out, None, residual, total),
+        "eitri.rmsnorm, NumPy arrays": lambda: eitri.rmsnorm(nx, residual=nr, out=no, residual_out=nt),
+        "torch.add(out=), nothing to add": lambda: torch.add(x, residual, out=out),
+        "torch.mm(out=), nothing to multiply": lambda: torch.mm(a, b, out=small),
+        "F.rms_norm, nothing to norm": lambda: torch.nn.functional.rms_norm(x, (64,)),
+        "np.add(out=), nothing to add": lambda: np.add(nx, nr, out=no),
+    }
+    library = ROOT / "build/lib/libeitri.so"
+    if library.is_file():
+        lib = ctypes.CDLL(str(library))
+        views = [struct_of(t) for t in (x, residual, total, out)]
+        pointers = [ctypes.pointer(v) for v in views]
+        args = RmsNorm(size=ctypes.sizeof(RmsNorm), x=pointers[0], residual=pointers[1], residual_out=pointers[2], out=pointers[3], eps=1e-6)
+        reference = ctypes.byref(args)
+        assert lib.eitri_rmsnorm(reference, None) == 0
+
+        def built():
+            v = [ctypes.pointer(struct_of(t)) for t in (x, residual, total, out)]
+            lib.eitri_rmsnorm(ctypes.byref(RmsNorm(size=ctypes.sizeof(RmsNorm), x=v[0], residual=v[1], residual_out=v[2], out=v[3], eps=1e-6)), None)
+
+        found["ctypes, structs made before"] = lambda: lib.eitri_rmsnorm(reference, None)
+        found["ctypes, structs made in the call"] = built
+    pod = pybind_module(folder)
+    if pod is not None:
+
+        def through_pybind():
+            pods = [pod.Pod(t.data_ptr(), t.numel(), t.ndim, list(t.shape), list(t.stride()), 0, -1) for t in (x, residual, total, out)]
+            pod.nothing(*pods, 1e-6)
+
+        found["pybind, structs made in the call, nothing called"] = through_pybind
+    return found
+
+
+def nanoseconds(functions, rounds):
+    best = {name: float("inf") for name in functions}
+    gc.disable()
+    for _ in range(rounds):
+        for name, function in functions.items():
+            repeats = max(1, 100 // getattr(function, "calls", 1))
+            start = time.perf_counter_ns()
+            for _ in range(repeats):
+                function()
+            best[name] = min(best[name], (time.perf_counter_ns() - start) / repeats / getattr(function, "calls", 1))
+    gc.enable()
+    return {name: round(value) for name, value in best.items()}
+
+
+def import_milliseconds():
+    code = "import time; s = time.perf_counter(); import eitri; print((time.perf_counter() - s) * 1e3)"
+    path = str(pathlib.Path(eitri.__file__).resolve().parents[1]) if "build" not in eitri.__file__ else str(pathlib.Path(eitri.__file__).parents[1])
+    return min(float(subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True).stdout)
+               for _ in range(10))
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = nanoseconds(ways(folder), options.rounds)
+    report = {"date": datetime.date.today().isoformat(), "processor": processor(), "python": platform.python_version(),
+              "torch": torch.__version__, "numpy": np.__version__, "eitri": eitri.__version__,
+              "command": f"bench/python_overhead.py --rounds {options.rounds}", "unit": "ns a call, smallest of the rounds",
+              "import_ms": round(import_milliseconds(), 1), "ns": result}
+    for name, value in sorted(result.items(), key=lambda item: item[1]):
+        print(f"{value:7d}  {name}")
+    print(f"import eitri: {report['import_ms']} ms")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
