@@ -69,7 +69,8 @@ enum {
   EITRI_QUANT_PER_TOKEN,
   EITRI_QUANT_PER_1X32,
   EITRI_QUANT_PER_1X128,
-  EITRI_QUANT_PER_128X128
+  EITRI_QUANT_PER_128X128,
+  EITRI_QUANT_PER_1X16
 };
 enum { EITRI_SCORE_SOFTMAX, EITRI_SCORE_SIGMOID, EITRI_SCORE_SQRT_SOFTPLUS };
 enum { EITRI_WEIGHT_FIRST_STAGE, EITRI_WEIGHT_SECOND_STAGE };
@@ -84,6 +85,8 @@ typedef struct {
   const eitri_tensor *a, *b, *c, *bias, *a_scale, *b_scale;
   eitri_activation_params activation;
   int32_t gate;
+  int32_t a_quant, b_quant; /* EITRI_QUANT_* */
+  const eitri_tensor* b_global_scale;
 } eitri_gemm_args;
 
 typedef struct {
@@ -93,6 +96,8 @@ typedef struct {
   int32_t gather;
   eitri_activation_params activation;
   int32_t gate;
+  int32_t a_quant, b_quant; /* EITRI_QUANT_* */
+  const eitri_tensor* b_global_scale;
 } eitri_grouped_gemm_args;
 
 typedef struct {
@@ -142,6 +147,8 @@ typedef struct {
   const eitri_tensor *expert_mask, *num_local_tokens, *shared_w1, *shared_w2, *shared_w1_scale, *shared_w2_scale;
   eitri_activation_params activation;
   int32_t gate, weight_stage;
+  int32_t a_quant, w_quant; /* EITRI_QUANT_* */
+  const eitri_tensor *w1_global_scale, *w2_global_scale, *shared_w1_global_scale, *shared_w2_global_scale;
 } eitri_fused_moe_args;
 
 EITRI_API int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream);
@@ -158,6 +165,11 @@ EITRI_API int eitri_fused_moe(const eitri_fused_moe_args* args, eitri_stream str
 EITRI_API int eitri_packed_bytes(const eitri_tensor* weights, int32_t gate, size_t* bytes);
 /* Packs into `buffer`, 64-byte aligned and `bytes` long. */
 EITRI_API int eitri_pack_weights(const eitri_tensor* weights, int32_t gate, void* buffer, size_t bytes);
+
+/* The same with block scales: `quant` is EITRI_QUANT_PER_1X16, PER_1X32, PER_1X128 or PER_128X128. */
+EITRI_API int eitri_packed_bytes_scaled(const eitri_tensor* weights, const eitri_tensor* scale, int32_t quant, int32_t gate, size_t* bytes);
+EITRI_API int eitri_pack_weights_scaled(const eitri_tensor* weights, const eitri_tensor* scale, int32_t quant, int32_t gate, void* buffer,
+                                        size_t bytes);
 
 /* The calling thread's last error; "" after a success. Valid until the thread's next call. */
 EITRI_API const char* eitri_last_error(void);

@@ -27,10 +27,13 @@ EITRI_EXPORT void fused_moe(const FusedMoeArgs& args, Stream stream = nullptr);
 /// oneDNN wants for about `m_hint` rows; it is not for storage and only the library rows read it.
 enum class PackFormat : uint8_t { panel32, onednn };
 struct PackArgs {
-  View weights = {};                   // [n, k] or [experts, n, k], f32, bf16, f16 or i8
+  View weights = {};                   // [n, k] or [experts, n, k], f32, bf16, f16, i8; panel32 also f8e4m3, i4 and f4e2m1
   GateLayout gate = GateLayout::none;  // of a w1: gate and up rows are then packed side by side
   PackFormat format = PackFormat::panel32;
   int64_t m_hint = 1;  // onednn only
+  // Block scales go into the buffer, each beside its codes; those per tensor or row, and global ones, stay arguments of the calls.
+  Quant quant = Quant::none;  // per_1x16, per_1x32, per_1x128 or per_128x128: what shares a scale (GemmArgs lists what goes together)
+  View scale = {};            // as b_scale of GemmArgs: [.., n, ceil(k / N)] or [.., ceil(n / 128), ceil(k / 128)]
 };
 /// Bytes that pack_weights writes, 64-byte header included.
 EITRI_EXPORT size_t packed_bytes(const PackArgs& args);

@@ -52,7 +52,15 @@ enum class GateLayout : uint8_t {
 };
 
 /// Granularity of quantisation scales, of activations and of weights (peer-compatible names).
-enum class Quant : uint8_t { none, per_tensor, per_token, per_1x32, per_1x128, per_128x128 };
+enum class Quant : uint8_t {
+  none,
+  per_tensor,
+  per_token,  // one for each row: of activations a token, of weights an output channel
+  per_1x32,   // one for 32 elements of k of a row
+  per_1x128,
+  per_128x128,  // one for 128 rows times 128 elements of k
+  per_1x16,
+};
 
 /// What a norm multiplies by: the weight, or 1 + the weight (Gemma).
 enum class NormWeight : uint8_t { plain, plus_one };

@@ -9,29 +9,41 @@ namespace eitri {
 /// c[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
 /// With a gate layout, b has 2*n_out rows and c has n_out columns: c = act(gate, up).
 /// dtypes: a, b both f32, bf16 or f16, or both i8 or f8e4m3 (then both scales are required); c f32, bf16 or f16.
+/// Weight-only: a f32, bf16 or f16 and b of fewer bits, with b_scale alone. What shares a scale is said by a_quant and b_quant, never
+/// guessed; the last block of k, or of rows, may be partial:
+///   b f8e4m3  per_tensor, per_token, per_1x128, per_128x128 of f32; per_1x32 of f8e8m0 (mxfp8)
+///   b i8, i4  per_tensor, per_token, per_1x32, per_1x128 of f32
+///   b f4e2m1  per_1x32 of f8e8m0 (mxfp4); per_1x16 of f8e4m3, times b_global_scale (nvfp4)
+///   a f8e4m3  per_tensor or per_token with such a b; per_1x128 of f32 with b per_128x128; per_1x32 of f8e8m0 with b per_1x32
+/// Block scales of a packed b are in its buffer: b_scale is then absent. Block scales of weights are finite and at most 2^100;
+/// f8e8m0 ones at least 2^-100, except of blocks of zeros.
 struct GemmArgs {
   View a = {};        // [m, k] or [batch, m, k]
   View b = {};        // [n, k] or [batch, n, k]; strided or packed by pack_weights
   View c = {};        // [m, n] or [batch, m, n]
   View bias = {};     // f32 or dtype of c, [n] or [batch, n]
-  View a_scale = {};  // f32 [m] or [batch, m]; f8e4m3 also [1] or [batch, 1]: one for all rows
-  View b_scale = {};  // f32 [n] or [batch, n]; f8e4m3 also [1] or [batch, 1]
+  View a_scale = {};  // f32 [m] or [batch, m]; f8e4m3 also [1] or [batch, 1]: one for all rows; per_1xN: [m, ceil(k / N)]
+  View b_scale = {};  // f32 [n], [1]; per_1xN: [n, ceil(k / N)]; per_128x128: [ceil(n / 128), ceil(k / 128)]; before these: [batch, ...]
   ActivationParams activation = {};
   GateLayout gate = GateLayout::none;
+  View b_global_scale = {};     // f32 [1] or [batch, 1], with b per_1x16
+  Quant a_quant = Quant::none;  // none: a_scale of one element is per_tensor, else per_token
+  Quant b_quant = Quant::none;  // none: likewise; of a packed b: what it was packed with
 };
 
 /// A gemm per expert over rows that `moe_sort` has grouped. For each sorted position p that is no padding, with expert
 /// e and a-row r (the token of p when gather == token, else p itself):
 /// c[p, n] = act(row_weight[p] * sum_k(a[r, k] * b[e, n, k]) * a_scale[r] * b_scale[e, n] + bias[e, n]).
 /// Rows of c at padding positions and beyond num_valid are not written.
+/// dtypes, codes and their scales as in GemmArgs; b_scale has a dimension of experts before: [experts, n], [experts, 1], blocks.
 enum class Gather : uint8_t { token, position };
 struct GroupedGemmArgs {
   View a = {};                  // [rows, k]
   View b = {};                  // [experts, n, k]
   View c = {};                  // [max_padded, n]
   View bias = {};               // f32 [experts, n]
-  View a_scale = {};            // f32 [rows]
-  View b_scale = {};            // f32 [experts, n]
+  View a_scale = {};            // f32 [rows]; f8e4m3 also [1], or blocks
+  View b_scale = {};            // f32 [experts, n]; of codes also [experts, 1], or blocks
   View row_weight = {};         // f32 [max_padded]
   View sorted_ids = {};         // i32 [max_padded], of moe_sort
   View sorted_expert_ids = {};  // i32 [max_blocks]
@@ -41,6 +53,9 @@ struct GroupedGemmArgs {
   Gather gather = Gather::token;
   ActivationParams activation = {};
   GateLayout gate = GateLayout::none;
+  View b_global_scale = {};     // f32 [experts], with b per_1x16
+  Quant a_quant = Quant::none;  // none: per_token for i8
+  Quant b_quant = Quant::none;
 };
 
 /// q = round(x / scale), scale = amax / max of q's dtype, per row (Quant::per_token). See base/numeric.h for the rules.
@@ -134,7 +149,8 @@ enum class WeightStage : uint8_t { first, second };
 /// A mixture-of-experts feed-forward block:
 /// out[t] = sum_slot(w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e])) (+ shared expert), e = topk_ids[t, slot].
 /// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
-/// per token, twice); out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
+/// per token, twice), or with w_quant and no a_quant weight-only: f8e4m3, i8, i4 or f4e2m1, scaled as a b of GemmArgs is, with a dimension
+/// of experts before; out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
 struct FusedMoeArgs {
   View x = {};                 // [tokens, hidden]
   View w1 = {};                // [local_experts, 2*inter or inter, hidden], strided or packed
@@ -156,6 +172,12 @@ struct FusedMoeArgs {
   ActivationParams activation = {.kind = ActivationKind::silu};
   GateLayout gate = GateLayout::separated;
   WeightStage weight_stage = WeightStage::second;
+  View w1_global_scale = {};         // f32 [local_experts], with w per_1x16
+  View w2_global_scale = {};         // f32 [local_experts]
+  View shared_w1_global_scale = {};  // f32 [1]
+  View shared_w2_global_scale = {};  // f32 [1]
+  Quant a_quant = Quant::none;       // per_token: activations quantised to i8; none: that too with i8 weights and no w_quant
+  Quant w_quant = Quant::none;       // what shares a scale of the weights
 };
 
 }  // namespace eitri

@@ -94,6 +94,7 @@ struct Convert {
             .linear_beta = p.linear_beta};
   }
   GateLayout gate(int32_t value) const { return choice<GateLayout>(value, 3, "gate"); }
+  Quant quant(int32_t value, const char* arg) const { return choice<Quant>(value, 7, arg); }
 };
 
 /// The caller's struct, missing tail fields zero. A longer one may carry only zeros in what this version does not know.
@@ -125,7 +126,10 @@ int eitri_gemm(const eitri_gemm_args* args, eitri_stream stream) {
           .a_scale = view(c.a_scale, "a_scale"),
           .b_scale = view(c.b_scale, "b_scale"),
           .activation = view.activation(c.activation),
-          .gate = view.gate(c.gate)},
+          .gate = view.gate(c.gate),
+          .b_global_scale = view(c.b_global_scale, "b_global_scale"),
+          .a_quant = view.quant(c.a_quant, "a_quant"),
+          .b_quant = view.quant(c.b_quant, "b_quant")},
          stream);
   });
 }
@@ -148,7 +152,10 @@ int eitri_grouped_gemm(const eitri_grouped_gemm_args* args, eitri_stream stream)
                   .block = c.block,
                   .gather = view.choice<Gather>(c.gather, 2, "gather"),
                   .activation = view.activation(c.activation),
-                  .gate = view.gate(c.gate)},
+                  .gate = view.gate(c.gate),
+                  .b_global_scale = view(c.b_global_scale, "b_global_scale"),
+                  .a_quant = view.quant(c.a_quant, "a_quant"),
+                  .b_quant = view.quant(c.b_quant, "b_quant")},
                  stream);
   });
 }
@@ -196,7 +203,7 @@ int eitri_rmsnorm(const eitri_rmsnorm_args* args, eitri_stream stream) {
              .scale = view(c.scale, "scale"),
              .eps = c.eps,
              .norm_weight = view.choice<NormWeight>(c.norm_weight, 2, "norm_weight"),
-             .quant = view.choice<Quant>(c.quant, 6, "quant")},
+             .quant = view.quant(c.quant, "quant")},
             stream);
   });
 }
@@ -274,27 +281,49 @@ int eitri_fused_moe(const eitri_fused_moe_args* args, eitri_stream stream) {
                .shared_w2_scale = view(c.shared_w2_scale, "shared_w2_scale"),
                .activation = view.activation(c.activation),
                .gate = view.gate(c.gate),
-               .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage")},
+               .weight_stage = view.choice<WeightStage>(c.weight_stage, 2, "weight_stage"),
+               .w1_global_scale = view(c.w1_global_scale, "w1_global_scale"),
+               .w2_global_scale = view(c.w2_global_scale, "w2_global_scale"),
+               .shared_w1_global_scale = view(c.shared_w1_global_scale, "shared_w1_global_scale"),
+               .shared_w2_global_scale = view(c.shared_w2_global_scale, "shared_w2_global_scale"),
+               .a_quant = view.quant(c.a_quant, "a_quant"),
+               .w_quant = view.quant(c.w_quant, "w_quant")},
               stream);
   });
 }
 
-int eitri_packed_bytes(const eitri_tensor* weights, int32_t gate, size_t* bytes) {
+namespace {
+
+PackArgs pack_args(const eitri_tensor* weights, const eitri_tensor* scale, int32_t quant, int32_t gate) {
+  const Convert view{"pack_weights"};
+  return {.weights = view(weights, "weights"), .gate = view.gate(gate), .quant = view.quant(quant, "quant"), .scale = view(scale, "scale")};
+}
+
+}  // namespace
+
+int eitri_packed_bytes_scaled(const eitri_tensor* weights, const eitri_tensor* scale, int32_t quant, int32_t gate, size_t* bytes) {
   return guard([&] {
-    const Convert view{"pack_weights"};
     require(bytes != nullptr, "pack_weights: bytes is NULL; expected where to write the size");
-    *bytes = packed_bytes({.weights = view(weights, "weights"), .gate = view.gate(gate)});
+    *bytes = packed_bytes(pack_args(weights, scale, quant, gate));
   });
 }
 
-int eitri_pack_weights(const eitri_tensor* weights, int32_t gate, void* buffer, size_t bytes) {
+int eitri_pack_weights_scaled(const eitri_tensor* weights, const eitri_tensor* scale, int32_t quant, int32_t gate, void* buffer,
+                              size_t bytes) {
   return guard([&] {
-    const Convert view{"pack_weights"};
-    const PackArgs args{.weights = view(weights, "weights"), .gate = view.gate(gate)};
+    const PackArgs args = pack_args(weights, scale, quant, gate);
     const size_t needed = packed_bytes(args);
     require(bytes >= needed, "pack_weights: bytes is ", bytes, "; expected at least ", needed);
     pack_weights(args, buffer);
   });
+}
+
+int eitri_packed_bytes(const eitri_tensor* weights, int32_t gate, size_t* bytes) {
+  return eitri_packed_bytes_scaled(weights, nullptr, EITRI_QUANT_NONE, gate, bytes);
+}
+
+int eitri_pack_weights(const eitri_tensor* weights, int32_t gate, void* buffer, size_t bytes) {
+  return eitri_pack_weights_scaled(weights, nullptr, EITRI_QUANT_NONE, gate, buffer, bytes);
 }
 
 const char* eitri_last_error(void) { return last_error; }

@@ -27,7 +27,7 @@ std::span<const char* const> enum_names(GateLayout) {
 }
 
 std::span<const char* const> enum_names(Quant) {
-  static constexpr std::array kNames = {"none", "per_tensor", "per_token", "per_1x32", "per_1x128", "per_128x128"};
+  static constexpr std::array kNames = {"none", "per_tensor", "per_token", "per_1x32", "per_1x128", "per_128x128", "per_1x16"};
   return kNames;
 }
 

@@ -118,6 +118,8 @@ template <class Op> struct Kernel {
   size_t (*workspace)(const Problem&, const Config&, const Device&) = nullptr;  // null: none
   void (*launch)(const typename Op::Args&, const Problem&, const Config&, Launch&);
   void (*children)(const Problem&, const Config&, ChildSink&) = nullptr;  // recipes only
+  /// How far the row rounds operands of the problem away from what they are, relative to each product; null: it does not.
+  double (*operand_error)(const Problem&) = nullptr;
   /// What a launch needs compiled at run time, in the order of Launch::functions; null: built in.
   std::vector<Source> (*sources)(const Problem&, const Config&, const Device&) = nullptr;
 };

@@ -64,10 +64,11 @@ template <Operator Op> DeviceId device_of(const typename Op::Args& args) {
   return first == nullptr ? DeviceId{} : first->device;
 }
 
-/// What a row may be off: the op's tolerance, for sums as the row adds them.
+/// What a row may be off: the op's tolerance, for sums as the row adds them and operands as it rounds them.
 template <Operator Op> std::vector<Tolerance> tolerance_of(const Kernel<Op>& kernel, const typename Op::Problem& problem) {
   std::vector<Tolerance> all = Op::tolerance(problem);
-  for (Tolerance& t : all) t.bound_eps *= kernel.numerics.sum_error;
+  const double operands = kernel.operand_error == nullptr ? 0 : kernel.operand_error(problem);
+  for (Tolerance& t : all) t.bound_eps = t.bound_eps * kernel.numerics.sum_error + operands;
   return all;
 }
 

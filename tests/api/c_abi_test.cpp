@@ -148,6 +148,35 @@ TEST_F(CAbi, packed_weights_travel_as_bytes) {
   EXPECT_NE(std::string(eitri_last_error()).find("gemm: b"), std::string::npos) << eitri_last_error();
 }
 
+TEST_F(CAbi, weights_of_four_bits_travel_packed_with_their_scales) {
+  std::vector<uint8_t> codes = {eitri::pack_nibbles(eitri::encode_i4(1), 0), 0, eitri::pack_nibbles(0, eitri::encode_i4(-3)),
+                                eitri::pack_nibbles(eitri::encode_i4(7), 0)};  // rows (1, 0, 0), (0, -3, 7), each of two bytes
+  std::vector<float> scale = {2, 0.5f};
+  Tensor w(codes.data(), {0, 4, 1}, {2, 3}), s(scale.data(), kF32, {2, 1});
+  int64_t strides[] = {4, 1};
+  w.t.strides = strides;
+  args.b = &w;
+  args.b_scale = &s;
+  args.b_quant = EITRI_QUANT_PER_1X32;
+  ASSERT_EQ(eitri_gemm(&args, nullptr), EITRI_OK) << eitri_last_error();
+  EXPECT_EQ(c, (std::vector<float>{2, 7.5f, 8, 13.5f}));
+
+  size_t bytes = 0;
+  ASSERT_EQ(eitri_packed_bytes_scaled(&w, &s, EITRI_QUANT_PER_1X32, EITRI_GATE_NONE, &bytes), EITRI_OK) << eitri_last_error();
+  eitri::Buffer buffer(bytes);
+  EXPECT_EQ(eitri_pack_weights_scaled(&w, &s, 99, EITRI_GATE_NONE, buffer.data(), bytes), EITRI_INVALID_ARGUMENT);
+  EXPECT_EQ(eitri_pack_weights_scaled(&w, &s, EITRI_QUANT_PER_1X32, EITRI_GATE_NONE, buffer.data(), bytes - 1), EITRI_INVALID_ARGUMENT);
+  ASSERT_EQ(eitri_pack_weights_scaled(&w, &s, EITRI_QUANT_PER_1X32, EITRI_GATE_NONE, buffer.data(), bytes), EITRI_OK) << eitri_last_error();
+  Tensor packed(buffer.data(), kU8, {static_cast<int64_t>(bytes)});
+  args.b = &packed;
+  args.b_scale = nullptr;
+  std::fill(c.begin(), c.end(), NAN);
+  ASSERT_EQ(eitri_gemm(&args, nullptr), EITRI_OK) << eitri_last_error();
+  EXPECT_EQ(c, (std::vector<float>{2, 7.5f, 8, 13.5f}));
+  args.b_quant = 7;
+  EXPECT_EQ(eitri_gemm(&args, nullptr), EITRI_INVALID_ARGUMENT);
+}
+
 TEST(CAbiMoe, a_layer_gives_the_bits_of_the_cpp_face) {
   constexpr int64_t kTokens = 3, kHidden = 32, kInter = 16, kExperts = 4, kTopK = 2;
   const auto values = [](int64_t n, int seed) {

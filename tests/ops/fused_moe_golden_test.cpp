@@ -182,6 +182,86 @@ TEST(FusedMoeGolden, int8_codes_by_hand) {
   });
 }
 
+/// tiny_layer with one expert, 32 of hidden and no biases: x is (1, 2, 0 ...).
+FusedMoeArgs coded_layer(Tensors& make) {
+  FusedMoeArgs args;
+  args.activation.kind = ActivationKind::relu;
+  args.gate = GateLayout::none;
+  args.x = make("x", DType::bf16, {1, 32}, {1, 2});
+  args.topk_ids = make("ids", DType::i32, {1, 1}, {0});
+  args.topk_weights = make("weights", DType::f32, {1, 1}, {2});
+  args.out = make.maker.output("out", DType::f32, {1, 32});
+  return args;
+}
+
+TEST(FusedMoeGolden, mxfp4_weights_by_hand) {
+  Tensors make;
+  FusedMoeArgs args = coded_layer(make);
+  args.w_quant = Quant::per_1x32;
+  args.w1 = make("w1", DType::f4e2m1, {1, 1, 32}, {3, -0.5});
+  args.w1_scale = make("w1_scale", DType::f8e8m0, {1, 1, 1}, {4});
+  View w2 = make("w2", DType::f4e2m1, {1, 32, 2}, {6, 6, 1.5, 6, -4, 6});  // the odd elements are padding of rows of one
+  w2.shape[2] = 1;
+  args.w2 = w2;
+  args.w2_scale = make("w2_scale", DType::f8e8m0, {1, 32, 1}, {0.25, 0.25, 2});
+  for (int64_t i = 3; i < 32; ++i) store(args.w2_scale, {0, i, 0}, 1);
+  with_every_kernel<FusedMoe>(args, [&](const char*) {
+    make.maker.poison_outputs();
+    fused_moe(args);
+    // h = 4 * (3 - 2 * 0.5) = 8; out = 2 * 8 * (6 / 4, 1.5 / 4, -4 * 2, 0 ...)
+    expect_out(args, {24, 6, -128, 0, 0});
+  });
+}
+
+TEST(FusedMoeGolden, nvfp4_and_int4_weights_by_hand) {
+  for (const DType dtype : {DType::f4e2m1, DType::i4}) {
+    Tensors make;
+    FusedMoeArgs args = coded_layer(make);
+    args.w1 = make("w1", dtype, {1, 1, 32}, {3, -1});
+    args.w2 = make("w2", dtype, {1, 32, 2}, {4, 0, 1, 0, -2, 0});
+    args.w2.shape[2] = 1;
+    if (dtype == DType::i4) {
+      args.w_quant = Quant::per_token;  // one scale a row
+      args.w1_scale = make("w1_scale", DType::f32, {1, 1}, {0.5});
+      args.w2_scale = make("w2_scale", DType::f32, {1, 32}, {1, 8, 0.5});
+    } else {
+      args.w_quant = Quant::per_1x16;
+      args.w1_scale = make("w1_scale", DType::f8e4m3, {1, 1, 2}, {4, 100});
+      args.w2_scale = make("w2_scale", DType::f8e4m3, {1, 32, 1}, {0.5, 4, 0.25});
+      args.w1_global_scale = make("w1_global_scale", DType::f32, {1}, {0.125});
+      args.w2_global_scale = make("w2_global_scale", DType::f32, {1}, {2});
+    }
+    with_every_kernel<FusedMoe>(args, [&](const char*) {
+      make.maker.poison_outputs();
+      fused_moe(args);
+      // h = (3 - 2) / 2; out = 2 * h * (4 * 1, 1 * 8, -2 / 2, 0 ...)
+      expect_out(args, {4, 8, -1, 0, 0});
+    });
+  }
+}
+
+// i8 weights: with w_quant alone x stays as it is, else it is quantised.
+TEST(FusedMoeGolden, int8_weights_alone) {
+  Tensors make;
+  FusedMoeArgs args = coded_layer(make);
+  args.x = make("x of fractions", DType::bf16, {1, 32}, {1, 0.00390625});  // the second one is 0 in codes of 1 / 127
+  args.w1 = make("w1", DType::i8, {1, 1, 32}, {1, 126});
+  args.w1_scale = make("w1_scale", DType::f32, {1, 1}, {1});
+  args.w2 = make("w2", DType::i8, {1, 32, 1}, {2, -127});
+  args.w2_scale = make("w2_scale", DType::f32, {1, 32}, {1, 1});
+  EXPECT_EQ(FusedMoe::check(args).a_quant, Quant::per_token);
+  args.w_quant = Quant::per_token;
+  EXPECT_EQ(FusedMoe::check(args).a_quant, Quant::none);
+  with_every_kernel<FusedMoe>(args, [&](const char*) {
+    make.maker.poison_outputs();
+    fused_moe(args);
+    const double h = 1 + 126. / 256;
+    expect_out(args, {2 * 2 * h, 2 * -127 * h});
+  });
+  args.a_quant = Quant::per_token;
+  EXPECT_EQ(FusedMoe::check(args).a_quant, Quant::per_token);
+}
+
 struct BadCall {
   const char* argument;  // how the message names it
   std::function<void(FusedMoeArgs&, Tensors&)> change;
@@ -232,10 +312,31 @@ TEST(FusedMoeErrors, name_argument_got_and_wanted) {
        [](auto& a, auto& t) {
          a.x = t("x", DType::i8, {1, 2}, {});
        }},
-      {"w1 is f8e4m3[2, 1, 2]; expected bf16",
+      {"w1 is f8e5m2[2, 1, 2]; expected bf16 (dtype of x), i8, f8e4m3, i4 or f4e2m1",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e5m2, {2, 1, 2}, {});
+       }},
+      {"w_quant is none; expected what shares a scale of w1",
        [](auto& a, auto& t) {
          a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {});
        }},
+      {"a_quant is per_1x128; expected none (f8e4m3 weights meet activations as they are)",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}), a.w2 = t("w2", DType::f8e4m3, {2, 2, 1}, {});
+         a.w_quant = Quant::per_128x128, a.a_quant = Quant::per_1x128;
+       }},
+      {"w1_scale is none; expected f32[2, 1, 1] (f8e4m3 per_128x128)",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}), a.w2 = t("w2", DType::f8e4m3, {2, 2, 1}, {});
+         a.w_quant = Quant::per_128x128;
+       }},
+      {"w_quant is per_1x16; expected another (w1 is f8e4m3)",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}), a.w2 = t("w2", DType::f8e4m3, {2, 2, 1}, {});
+         a.w_quant = Quant::per_1x16;
+       }},
+      {"w_quant is per_token; expected none (w1 is bf16)", [](auto& a, auto&) { a.w_quant = Quant::per_token; }},
+      {"w1_global_scale is f32[2]; expected none", [](auto& a, auto& t) { a.w1_global_scale = t("g", DType::f32, {2}, {}); }},
       {"bias1 is bf16[2, 1]; expected f32[2, 1]",
        [](auto& a, auto& t) {
          a.bias1 = t("b", DType::bf16, {2, 1}, {});

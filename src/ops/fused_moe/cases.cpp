@@ -41,7 +41,7 @@ class TestCases {
               .shared_w1_format = WeightFormat::panel32,
               .shared_w2_format = WeightFormat::panel32};
     change(p);
-    if (p.w == DType::i8) p.a_quant = p.w_quant = Quant::per_token;
+    if (p.w == DType::i8 && p.w_quant == Quant::none) p.a_quant = p.w_quant = Quant::per_token;
     if (!p.expert_mask) p.experts = p.local_experts;
     list_.push_back({p, note});
   }
@@ -99,6 +99,35 @@ std::vector<Case<Problem>> test_cases() {
     add("B24 one token of many experts",
         [&](Problem& p) { p.w = w, p.tokens = 1, p.local_experts = 256, p.hidden = 32, p.inter = 32, p.top_k = 8; });
   }
+  struct Coding {
+    DType w;
+    Quant quant;
+  };
+  using enum Quant;
+  constexpr Coding kCodings[] = {{DType::f8e4m3, per_tensor}, {DType::f8e4m3, per_token}, {DType::f8e4m3, per_128x128},
+                                 {DType::f8e4m3, per_1x32},   {DType::i8, per_token},     {DType::i8, per_1x32},
+                                 {DType::i4, per_token},      {DType::i4, per_1x32},      {DType::i4, per_1x128},
+                                 {DType::f4e2m1, per_1x32},   {DType::f4e2m1, per_1x16}};
+  for (const Coding coding : kCodings) {
+    const auto code = [&](Problem& p) { p.w = coding.w, p.w_quant = coding.quant; };
+    for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
+      add("weights of few bits", [&](Problem& p) {
+        code(p), p.shared_inter = 66, p.bias1 = p.bias2 = true, p.hidden = 194, p.inter = 150, p.tokens = 5;
+        if (format == WeightFormat::strided) p.x = p.out = DType::f16;
+        set_format(p, format);
+      });
+    add("weights of few bits, gpt-oss", [&](Problem& p) {
+      code(p), p.gate = GateLayout::interleaved, p.activation = ActivationKind::swiglu, p.bias1 = p.bias2 = true, p.tokens = 40;
+      p.hidden = 96, p.inter = 96;
+    });
+    for (const int64_t tokens : {1, 130}) add("weights of few bits", [&](Problem& p) { code(p), p.tokens = tokens, p.hidden = 130; });
+    add("weights of few bits, every option", [&](Problem& p) {
+      code(p), p.local_tokens = p.expert_mask = p.bias1 = p.bias2 = true, p.tokens = 33, p.experts = 11, p.top_k = 5;
+      p.shared_inter = 34, p.weight_stage = WeightStage::first;
+    });
+  }
+  add("weights of few bits, more tokens than the decode rows take",
+      [](Problem& p) { p.w = DType::f4e2m1, p.w_quant = per_1x32, p.tokens = 259, p.local_experts = 4, p.hidden = 64, p.inter = 32; });
   add("B17 more slots than usual, few experts", [](Problem& p) { p.local_experts = 4, p.top_k = 3, p.tokens = 3; });
   add("more tokens than the decode rows take", [](Problem& p) { p.tokens = 259, p.local_experts = 4, p.hidden = 48, p.inter = 32; });
   if (library::version() != 0)
@@ -186,8 +215,19 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
   args.topk_weights = routing.weights;
   args.x = maker.input("x", p.x, {p.tokens, p.hidden}, p.x == DType::i8 ? Fill::code : Fill::normal);
   if (p.x == DType::i8) args.x_scale = maker.input("x_scale", DType::f32, {p.tokens}, Fill::scale);
-  args.w1 = make_weights(maker, "w1", p.w, {experts, n1, p.hidden}, p.gate, p.w1_format, each);
-  args.w2 = make_weights(maker, "w2", p.w, {experts, p.hidden, p.inter}, GateLayout::none, p.w2_format, each);
+  const auto coded = [&](const char* name, std::initializer_list<int64_t> shape, GateLayout gate, WeightFormat format, View& w, View& scale,
+                         View& global_scale) {
+    const CodedWeights made = make_coded_weights(maker, name, p.w, shape, p.w_quant, gate, format);
+    w = made.weights, scale = made.scale, global_scale = made.global_scale;
+  };
+  if (p.coded()) {
+    args.w_quant = p.w_quant;
+    coded("w1", {experts, n1, p.hidden}, p.gate, p.w1_format, args.w1, args.w1_scale, args.w1_global_scale);
+    coded("w2", {experts, p.hidden, p.inter}, GateLayout::none, p.w2_format, args.w2, args.w2_scale, args.w2_global_scale);
+  } else {
+    args.w1 = make_weights(maker, "w1", p.w, {experts, n1, p.hidden}, p.gate, p.w1_format, each);
+    args.w2 = make_weights(maker, "w2", p.w, {experts, p.hidden, p.inter}, GateLayout::none, p.w2_format, each);
+  }
   // Codes times these scales have the size of real weights: about 1 / sqrt(k).
   const auto scales = [&](const char* name, std::initializer_list<int64_t> shape, int64_t k) {
     const View view = maker.input(name, DType::f32, shape, Fill::scale);
@@ -197,7 +237,7 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
       for (int64_t j = 0; j < columns; ++j) static_cast<float*>(view.rank == 2 ? row(view, r) : view.data)[j] *= share;
     return view;
   };
-  if (p.w == DType::i8) {
+  if (p.quantised()) {
     args.w1_scale = scales("w1_scale", {experts, n1}, p.hidden);
     args.w2_scale = scales("w2_scale", {experts, p.hidden}, p.inter);
   }
@@ -208,10 +248,15 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
     args.num_local_tokens = maker.dense("num_local_tokens", DType::i32, {1}, Fill::zero);
     *static_cast<int32_t*>(args.num_local_tokens.data) = static_cast<int32_t>(p.tokens - p.tokens / 4);
   }
-  if (p.shared_inter > 0) {
+  if (p.shared_inter > 0 && p.coded()) {
+    coded("shared_w1", {shared_n1, p.hidden}, p.gate, p.shared_w1_format, args.shared_w1, args.shared_w1_scale,
+          args.shared_w1_global_scale);
+    coded("shared_w2", {p.hidden, p.shared_inter}, GateLayout::none, p.shared_w2_format, args.shared_w2, args.shared_w2_scale,
+          args.shared_w2_global_scale);
+  } else if (p.shared_inter > 0) {
     args.shared_w1 = make_weights(maker, "shared_w1", p.w, {shared_n1, p.hidden}, p.gate, p.shared_w1_format, p.tokens);
     args.shared_w2 = make_weights(maker, "shared_w2", p.w, {p.hidden, p.shared_inter}, GateLayout::none, p.shared_w2_format, p.tokens);
-    if (p.w == DType::i8) {
+    if (p.quantised()) {
       args.shared_w1_scale = scales("shared_w1_scale", {shared_n1}, p.hidden);
       args.shared_w2_scale = scales("shared_w2_scale", {p.hidden}, p.shared_inter);
     }

@@ -95,14 +95,26 @@ Buffers carve(const Problem& p, std::byte* base) {
 
 /// A thread's scratch: what the panel kernel wants, behind the block of out in the making.
 size_t block_bytes(const Problem& p) { return align64(static_cast<size_t>(p.tokens * max_chunk_2(p.tokens) * kPanelColumns * 4)); }
-size_t scratch_bytes(const Problem& p) {
-  const int64_t width = bits(p.w) / 8;
+/// Plain codes are packed task by task, behind that block.
+int64_t packed_bytes(const Problem& p) {
+  if (!p.coded()) return 0;
+  const PanelCodes codes = panel_codes(p.w, p.w_quant);
   const auto need = [&](int64_t k, WeightFormat format) {
-    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided);
+    return format == WeightFormat::strided ? kMaxChunk1 * coded_panel_bytes(codes, k) : 0;
+  };
+  const int64_t routed = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
+  return p.shared_inter == 0 ? routed : std::max({routed, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
+}
+/// What the kernels multiply.
+DType a_type(const Problem& p) { return p.coded() ? p.x : p.w; }
+size_t scratch_bytes(const Problem& p) {
+  const int64_t width = bits(a_type(p)) / 8;
+  const auto need = [&](int64_t k, WeightFormat format) {
+    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided && !p.coded());
   };
   int64_t most = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
   if (p.shared_inter > 0) most = std::max({most, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
-  return block_bytes(p) + align64(static_cast<size_t>(most));
+  return block_bytes(p) + static_cast<size_t>(packed_bytes(p)) + align64(static_cast<size_t>(most));
 }
 
 /// Fills the pair lists; returns how many experts are touched.
@@ -166,26 +178,49 @@ void store_block(const View& out, const float* block, int64_t stride, int64_t be
 
 /// One weight operand as tasks see it.
 struct Operand {
-  const View* weights;
-  const View* scale;
-  const View* bias;
+  const View& weights;
+  const View& scale;
+  const View& global_scale;
+  const View& bias;
+  Quant quant = Quant::none;  // of codes
+  bool packs_codes() const { return quant != Quant::none && weights.layout == Layout::strided; }
+
   void set(PanelTask& task, int64_t index) const {
-    const View& w = *weights;
+    const View& w = weights;
     const bool stacked = w.rank == 3;
     if (w.layout == Layout::packed) {
       task.b = packed_matrix(w, stacked ? index : 0);
       task.b_row_stride = 0;
-    } else {
+    } else if (quant == Quant::none) {
       task.b = static_cast<const std::byte*>(stacked ? row(w, index) : w.data);
       // A single plain row has no stride of its own, but 0 would mean packed.
       task.b_row_stride = w.shape[w.rank - 2] > 1 ? w.stride[w.rank - 2] * (bits(w.dtype) / 8) : kStepBytes;
     }
+    if (quant != Quant::none) task.codes = panel_codes(w.dtype, quant);
     const auto vector = [&](const View& v) -> const float* {
       if (!v.given()) return nullptr;
       return static_cast<const float*>(v.rank == 2 ? row(v, index) : v.data);
     };
-    task.b_scale = vector(*scale);
-    task.bias = vector(*bias);
+    task.sum_scale = global_scale.given() ? static_cast<const float*>(global_scale.data)[stacked ? index : 0] : 1.0f;
+    task.b_scale = is_block(quant) ? nullptr : vector(scale);
+    if (task.b_scale != nullptr && scale.shape[scale.rank - 1] == 1 && quant != Quant::none) {  // per_tensor
+      task.sum_scale *= *task.b_scale;
+      task.b_scale = nullptr;
+    }
+    task.bias = vector(bias);
+  }
+  /// Packs the panels of plain codes that the task reads to `to`, where it then finds them.
+  void pack(PanelTask& task, int64_t index, std::byte* to) const {
+    if (!packs_codes()) return;
+    const CodedRows rows = coded_rows(weights, scale, quant, weights.rank == 3 ? index : 0);
+    const int64_t bytes = coded_panel_bytes(task.codes, task.k);
+    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel)
+      pack_coded_panel(rows, task.n, task.gate, panel, to + (panel - task.panel_begin) * bytes);
+    // A panel is addressed by its place in the whole weight: step back to where panel 0 would be.
+    task.b = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(to) - static_cast<uintptr_t>(task.panel_begin * bytes));
+  }
+  void check_values(int64_t index) const {
+    if (packs_codes()) check_scale_values(coded_rows(weights, scale, quant, weights.rank == 3 ? index : 0), FusedMoe::name);
   }
 };
 
@@ -193,9 +228,10 @@ struct Operand {
 /// start it waits for memory once or twice, which short streams would feel.
 void fetch_ahead(const PanelTask& task) {
   constexpr int64_t kBytes = 4096;
-  if (task.b_row_stride != 0) return;
+  if (task.b_row_stride != 0 || task.b == nullptr) return;
   const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
-  const std::byte* at = task.b + task.panel_begin * panel_bytes(task.k, width);
+  const int64_t bytes = task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width);
+  const std::byte* at = task.b + task.panel_begin * bytes;
   for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
@@ -221,6 +257,14 @@ class Decode {
       x_ = b_.x_codes;
       x_scale_ = b_.x_scale;
     }
+    for (int64_t i = 0; i < touched_; ++i) {
+      w1_.check_values(b_.touched[i].expert);
+      w2_.check_values(b_.touched[i].expert);
+    }
+    if (has_shared()) {
+      shared_w1_.check_values(0);
+      shared_w2_.check_values(0);
+    }
     stage_1();
     if (p_.quantised()) {
       if (pairs_ > 0) quantise_rows(b_.h, b_.h_codes, b_.h_scale, pairs_);
@@ -232,6 +276,8 @@ class Decode {
  private:
   bool has_shared() const { return p_.shared_inter > 0 && tokens_ > 0; }
   std::byte* scratch_of(int thread) const { return b_.scratch + scratch_ * static_cast<size_t>(thread); }
+  std::byte* packed_of(int thread) const { return scratch_of(thread) + block_bytes(p_); }
+  std::byte* kernel_scratch_of(int thread) const { return packed_of(thread) + packed_bytes(p_); }
   static int64_t stride_of(const View& v) { return v.stride[0] * (bits(v.dtype) / 8); }
 
   /// About `each` tasks a thread; one thread alone has nothing to balance.
@@ -255,8 +301,6 @@ class Decode {
     common.gate = args_.gate;
     common.activation = args_.activation;
     common.c_dtype = b_.h.dtype;
-    const View none;
-    const Operand w1{&args_.w1, &args_.w1_scale, &args_.bias1}, shared{&args_.shared_w1, &args_.shared_w1_scale, &none};
     const auto set_task = [&](PanelTask& task, int64_t i) {
       const bool is_shared = i >= routed;
       const View& h = is_shared ? b_.shared_h : b_.h;
@@ -265,14 +309,14 @@ class Decode {
       task.n = h.shape[1];
       task.c_stride = stride_of(h);
       if (is_shared) {
-        shared.set(task, 0);
+        shared_w1_.set(task, 0);
         task.row_index = nullptr;
         task.row_weight = nullptr;
         task.m = tokens_;
         task.c = static_cast<std::byte*>(h.data);
       } else {
         const Touched& e = b_.touched[i / chunks];
-        w1.set(task, e.expert);
+        w1_.set(task, e.expert);
         task.row_index = b_.pair_token + e.first;
         task.row_weight = p_.weight_stage == WeightStage::first ? b_.pair_weight + e.first : nullptr;
         task.m = e.count;
@@ -282,11 +326,13 @@ class Decode {
     std::atomic<int64_t> next{0};
     parallel(threads_, [&](int thread, int) {
       PanelTask task = common, following = common;
-      task.scratch = following.scratch = scratch_of(thread) + block_bytes(p_);
+      task.scratch = following.scratch = kernel_scratch_of(thread);
       const auto draw = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
       int64_t i = draw();
       if (i < tasks) set_task(task, i);
       while (i < tasks) {
+        if (i >= routed) shared_w1_.pack(task, 0, packed_of(thread));
+        else w1_.pack(task, b_.touched[i / chunks].expert, packed_of(thread));
         i = draw();
         if (i < tasks) {
           set_task(following, i);
@@ -308,7 +354,7 @@ class Decode {
       auto* block = reinterpret_cast<float*>(scratch_of(thread));
       for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
         PanelTask task;
-        task.scratch = scratch_of(thread) + block_bytes(p_);
+        task.scratch = kernel_scratch_of(thread);
         task.n = p_.hidden;
         task.panel_begin = i * chunk;
         task.panel_end = std::min(panels, task.panel_begin + chunk);
@@ -319,27 +365,26 @@ class Decode {
         task.c_stride = stride * 4;
         task.c_dtype = DType::f32;
         task.accumulate = true;
-        add_experts(task);
+        add_experts(task, packed_of(thread));
         store_block(args_.out, block, stride, begin, end);
       }
     });
   }
 
-  void add_experts(PanelTask& task) const {
+  void add_experts(PanelTask& task, std::byte* packed) const {
     const View &h = p_.quantised() ? b_.h_codes : b_.h, &shared_h = p_.quantised() ? b_.shared_h_codes : b_.shared_h;
-    const View none;
-    const Operand w2{&args_.w2, &args_.w2_scale, &args_.bias2}, shared{&args_.shared_w2, &args_.shared_w2_scale, &none};
     const auto* scale = static_cast<const float*>(b_.h_scale.data);
     task.a_stride = stride_of(h);
     task.k = p_.inter;
     for (int64_t i = 0; i < touched_; ++i) {
       if (i + 1 < touched_) {
-        w2.set(task, b_.touched[i + 1].expert);
+        w2_.set(task, b_.touched[i + 1].expert);
         task.a_scale = scale;
         fetch_ahead(task);
       }
       const Touched& e = b_.touched[i];
-      w2.set(task, e.expert);
+      w2_.set(task, e.expert);
+      w2_.pack(task, e.expert, packed);
       task.a = static_cast<const std::byte*>(row(h, e.first));
       task.a_scale = scale == nullptr ? nullptr : scale + e.first;
       task.m = e.count;
@@ -348,7 +393,7 @@ class Decode {
       kernel_(task);
     }
     if (!has_shared()) return;
-    shared.set(task, 0);
+    shared_w2_.set(task, 0);
     task.a = static_cast<const std::byte*>(shared_h.data);
     task.a_stride = stride_of(shared_h);
     task.a_scale = static_cast<const float*>(b_.shared_h_scale.data);
@@ -356,6 +401,7 @@ class Decode {
     task.m = tokens_;
     task.c_row_index = nullptr;
     task.c_weight = nullptr;
+    shared_w2_.pack(task, 0, packed);
     kernel_(task);
   }
 
@@ -365,10 +411,20 @@ class Decode {
   Launch& launch_;
   const Buffers b_;
   const size_t scratch_;
+  const View none_;
+  const Quant quant_ = p_.coded() ? p_.w_quant : Quant::none;
+  const Operand w1_{args_.w1, args_.w1_scale, args_.w1_global_scale, args_.bias1, quant_};
+  const Operand w2_{args_.w2, args_.w2_scale, args_.w2_global_scale, args_.bias2, quant_};
+  const Operand shared_w1_{args_.shared_w1, args_.shared_w1_scale, args_.shared_w1_global_scale, none_, quant_};
+  const Operand shared_w2_{args_.shared_w2, args_.shared_w2_scale, args_.shared_w2_global_scale, none_, quant_};
   View x_, x_scale_;
   int64_t tokens_ = 0, touched_ = 0, pairs_ = 0;
   int threads_ = 1;
 };
+
+PanelFn kernel_of(Target target, const Problem& p, const Device& device) {
+  return p.coded() ? coded_kernel(target, p.x, device) : panel_kernel(target, p.w, device);
+}
 
 }  // namespace
 
@@ -376,14 +432,14 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
   if (p.tokens > kMaxDecodeTokens) return Support::no("tokens is ", p.tokens, "; this row is for at most ", kMaxDecodeTokens);
   for (const WeightFormat format : {p.w1_format, p.w2_format, p.shared_w1_format, p.shared_w2_format})
     if (format == WeightFormat::onednn) return Support::no("weights are in a layout of oneDNN; this row reads panel32 or plain rows");
-  if (panel_kernel(kTarget, p.w, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", p.w);
+  if (kernel_of(kTarget, p, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", a_type(p), " times ", p.w);
   return Support::yes();
 }
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
   constexpr double kTeamUs = 2, kTaskUs = 0.05, kPackBytesPerUs = 25e3;
   const Cost cost = FusedMoe::cost(p);
-  const double threads = workspace_threads(device), element = bits(p.w) / 8.0, pairs = static_cast<double>(p.pairs());
+  const double threads = workspace_threads(device), element = bits(a_type(p)) / 8.0, pairs = static_cast<double>(p.pairs());
   // Every chunk packs its rows again; every expert's share of out is added in f32.
   const double experts = std::max(1.0, p.expected_experts());
   const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)),
@@ -394,7 +450,7 @@ template <Target kTarget> Guess decode_guess(const Problem& p, const Device& dev
   const double added = pairs * static_cast<double>(p.hidden) * 4;
   const double tasks = experts * (w1_chunks + w2_chunks);
   const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
-                    overlapped_us(cost.flops, panel_rate(kTarget, p.w, device), cost.bytes, device);
+                    overlapped_us(cost.flops, panel_rate(kTarget, a_type(p), device), cost.bytes, device);
   return {.config = {}, .us = us};
 }
 
@@ -403,7 +459,7 @@ size_t decode_workspace(const Problem& p, const Config&, const Device& device) {
 }
 
 template <Target kTarget> void decode_launch(const FusedMoeArgs& args, const Problem& p, const Config&, Launch& launch) {
-  Decode(args, p, panel_kernel(kTarget, p.w, launch.device), launch).run();
+  Decode(args, p, kernel_of(kTarget, p, launch.device), launch).run();
 }
 
 void decode_children(const Problem& p, const Config&, ChildSink& sink) {

@@ -41,25 +41,81 @@ void check_vector(const View& v, const char* arg, std::initializer_list<int64_t>
   if (v.given()) check_tensor(v, kOp, arg, Access::read, DType::f32, shape);
 }
 
-/// Scales belong to i8 weights: required with them, refused otherwise.
-void check_scale(const View& scale, const char* arg, const char* weight, DType dtype, std::initializer_list<int64_t> shape) {
-  if (dtype != DType::i8) {
-    require(!scale.given(), kOp, ": ", arg, " is ", scale, "; expected none (", weight, " is ", dtype, ")");
-    return;
+/// The quantisation of a call's weights; coded: times activations as they are.
+struct Coding {
+  Quant quant = Quant::none;
+  bool coded = false;
+};
+/// One weight with its scales. `index`: expert-wise extents, {} for a shared expert.
+struct ScaledWeight {
+  const View &weight, &scale, &global_scale;
+  const char *name, *scale_name, *global_name;
+  int64_t experts;  // below 0: a shared expert
+  int64_t n, k;
+};
+
+/// Scales of a weight: one for each row of i8 ones that meet i8 activations, as w_quant says for codes, else none.
+void check_scales(const ScaledWeight& w, const Coding& coding) {
+  const DType dtype = w.weight.dtype;
+  const bool shared = w.experts < 0;
+  if (coding.coded) {
+    const Quant found = check_weight_scale({kOp, w.name, w.scale_name, "w_quant"}, w.weight, w.scale, coding.quant, w.experts, w.n, w.k);
+    // One row or one element of k has the same scale either way.
+    require(found == coding.quant || (w.n == 1 && !is_block(found)), kOp, ": ", w.scale_name, " is ", w.scale, "; expected it ",
+            coding.quant, ", as of w1");
+  } else if (dtype == DType::i8) {
+    const View wanted = shared ? View(nullptr, DType::f32, {w.n}) : View(nullptr, DType::f32, {w.experts, w.n});
+    require(packed_quant(w.weight) == Quant::none, kOp, ": ", w.name, " is packed with ", packed_quant(w.weight),
+            " scales; expected none (activations are i8)");
+    require(w.scale.given(), kOp, ": ", w.scale_name, " is none; expected ", wanted, " (", w.name, " is i8)");
+    if (shared) check_tensor(w.scale, kOp, w.scale_name, Access::read, DType::f32, {w.n});
+    else check_tensor(w.scale, kOp, w.scale_name, Access::read, DType::f32, {w.experts, w.n});
+  } else {
+    require(!w.scale.given(), kOp, ": ", w.scale_name, " is ", w.scale, "; expected none (", w.name, " is ", dtype, ")");
   }
-  require(scale.given(), kOp, ": ", arg, " is none; expected ", View(nullptr, DType::f32, shape), " (", weight, " is i8)");
-  check_tensor(scale, kOp, arg, Access::read, DType::f32, shape);
+  if (coding.quant == Quant::per_1x16 && coding.coded)
+    check_tensor(w.global_scale, kOp, w.global_name, Access::read, DType::f32, {shared ? 1 : w.experts});
+  else
+    require(!w.global_scale.given(), kOp, ": ", w.global_name, " is ", w.global_scale, "; expected none (w_quant is ", coding.quant, ")");
 }
 
-void check_types(const FusedMoeArgs& args) {
+/// x_scale belongs to an i8 x: required with it, refused otherwise.
+void check_x_scale(const FusedMoeArgs& args) {
+  const DType x = args.x.dtype;
+  const int64_t tokens = args.x.shape[0];
+  if (x != DType::i8) {
+    require(!args.x_scale.given(), kOp, ": x_scale is ", args.x_scale, "; expected none (x is ", x, ")");
+    return;
+  }
+  require(args.x_scale.given(), kOp, ": x_scale is none; expected f32[", tokens, "] (x is i8)");
+  check_tensor(args.x_scale, kOp, "x_scale", Access::read, DType::f32, {tokens});
+}
+
+Coding check_types(const FusedMoeArgs& args) {
   const DType x = args.x.dtype, w = args.w1.dtype;
   require(x == DType::bf16 || x == DType::f16 || x == DType::i8, kOp, ": x is ", args.x, "; expected bf16, f16 or i8");
-  require(w == DType::i8 || (w == x && x != DType::i8), kOp, ": w1 is ", args.w1, "; expected ", x == DType::i8 ? "" : to_string(x),
-          x == DType::i8 ? "" : " (dtype of x) or ", "i8 (supported quantisations: none; i8 per token x i8 per output channel)");
+  if (x == DType::i8) require(w == x, kOp, ": w1 is ", args.w1, "; expected i8 (dtype of x)");
+  else require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected ", x, " (dtype of x), i8, f8e4m3, i4 or f4e2m1");
   require(args.weight_stage <= WeightStage::second, kOp, ": weight_stage is number ", static_cast<int>(args.weight_stage),
           "; expected first or second");
   require(args.gate <= GateLayout::interleaved, kOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
+  const Quant packed = packed_quant(args.w1), asked = args.w_quant != Quant::none ? args.w_quant : packed;
+  if (w == x && x != DType::i8) {
+    require(args.a_quant == Quant::none, kOp, ": a_quant is ", args.a_quant, "; expected none (w1 is ", w, ")");
+    require(args.w_quant == Quant::none, kOp, ": w_quant is ", args.w_quant, "; expected none (w1 is ", w, ")");
+    return {};
+  }
+  if (w == DType::i8 && (x == DType::i8 || asked == Quant::none || args.a_quant != Quant::none)) {
+    require(args.a_quant == Quant::none || args.a_quant == Quant::per_token, kOp, ": a_quant is ", args.a_quant,
+            "; expected per_token (i8 activations)");
+    require(asked == Quant::none || asked == Quant::per_token, kOp, ": w_quant is ", asked, "; expected per_token (i8 activations)");
+    return {Quant::per_token, false};
+  }
+  require(args.a_quant == Quant::none, kOp, ": a_quant is ", args.a_quant, "; expected none (", w,
+          " weights meet activations as they are)");
+  require(asked != Quant::none, kOp, ": w_quant is none; expected what shares a scale of w1, ", args.w1);
+  return {asked, true};
 }
 
 void check_routing(const FusedMoeArgs& args, int64_t local_experts) {
@@ -89,21 +145,27 @@ struct Shared {
   int64_t inter = 0;  // 0: no shared expert
   WeightFormat w1_format = WeightFormat::panel32, w2_format = WeightFormat::panel32;
 };
-Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated) {
+Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated, const Coding& coding) {
   const View &w1 = args.shared_w1, &w2 = args.shared_w2;
   require(w1.given() == w2.given(), kOp, ": shared_w1 is ", w1, " and shared_w2 is ", w2, "; expected both or none");
   if (!w1.given()) {
     require(!args.shared_w1_scale.given(), kOp, ": shared_w1_scale is ", args.shared_w1_scale, "; expected none (no shared_w1)");
     require(!args.shared_w2_scale.given(), kOp, ": shared_w2_scale is ", args.shared_w2_scale, "; expected none (no shared_w2)");
+    require(!args.shared_w1_global_scale.given() && !args.shared_w2_global_scale.given(), kOp, ": shared_w1_global_scale is ",
+            args.shared_w1_global_scale, " and shared_w2_global_scale is ", args.shared_w2_global_scale, "; expected none (no shared_w1)");
     return {};
   }
   require(w2.rank == 2, kOp, ": shared_w2 is ", w2, "; expected [hidden, shared_inter]");
   const int64_t inter = w2.shape[1], w1_rows = gated ? 2 * inter : inter;
   const WeightFormat w1_format = check_weight(w1, "shared_w1", args.w1.dtype, {w1_rows, hidden}, args.gate);
   const WeightFormat w2_format = check_weight(w2, "shared_w2", args.w1.dtype, {hidden, inter}, GateLayout::none);
-  check_scale(args.shared_w1_scale, "shared_w1_scale", "shared_w1", args.w1.dtype, {w1_rows});
-  check_scale(args.shared_w2_scale, "shared_w2_scale", "shared_w2", args.w1.dtype, {hidden});
-  require(args.w1.dtype != DType::i8 || inter <= kMaxI8K, kOp, ": shared_w2 is ", w2, "; expected at most ", kMaxI8K,
+  check_scales({w1, args.shared_w1_scale, args.shared_w1_global_scale, "shared_w1", "shared_w1_scale", "shared_w1_global_scale", -1,
+                w1_rows, hidden},
+               coding);
+  check_scales(
+      {w2, args.shared_w2_scale, args.shared_w2_global_scale, "shared_w2", "shared_w2_scale", "shared_w2_global_scale", -1, hidden, inter},
+      coding);
+  require(args.w1.dtype != DType::i8 || coding.coded || inter <= kMaxI8K, kOp, ": shared_w2 is ", w2, "; expected at most ", kMaxI8K,
           " columns (i8 sums stay within 32 bits)");
   return {inter, w1_format, w2_format};
 }
@@ -126,6 +188,10 @@ void check_aliases(const FusedMoeArgs& args) {
   apart(args.num_local_tokens, "num_local_tokens");
   apart(args.shared_w1_scale, "shared_w1_scale");
   apart(args.shared_w2_scale, "shared_w2_scale");
+  apart(args.w1_global_scale, "w1_global_scale");
+  apart(args.w2_global_scale, "w2_global_scale");
+  apart(args.shared_w1_global_scale, "shared_w1_global_scale");
+  apart(args.shared_w2_global_scale, "shared_w2_global_scale");
   const auto weight_apart = [&](const View& view, const char* name) {
     if (view.given()) apart(weight_memory(view), name);
   };
@@ -144,7 +210,7 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
   require(args.x.layout == Layout::strided && has_unit_inner_stride(args.x), kOp, ": x is ", args.x, "; expected rows with inner stride 1");
   check_view(args.w1, kOp, "w1", 3);
   check_view(args.w2, kOp, "w2", 3);
-  check_types(args);
+  const Coding coding = check_types(args);
   check_activation(args.activation, args.gate, kOp);
 
   const DType w = args.w1.dtype;
@@ -152,21 +218,20 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
   const int64_t tokens = args.x.shape[0], hidden = args.x.shape[1];
   const int64_t experts = args.w1.shape[0], inter = args.w2.shape[2], w1_rows = gated ? 2 * inter : inter;
   require(experts <= INT32_MAX, kOp, ": w1 is ", args.w1, "; expected at most 2^31 - 1 experts");
-  require(w != DType::i8 || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2, "; expected at most ",
-          kMaxI8K, " columns (i8 sums stay within 32 bits)");
+  require(w != DType::i8 || coding.coded || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2,
+          "; expected at most ", kMaxI8K, " columns (i8 sums stay within 32 bits)");
   const WeightFormat w1_format = check_weight(args.w1, "w1", w, {experts, w1_rows, hidden}, args.gate);
   const WeightFormat w2_format = check_weight(args.w2, "w2", w, {experts, hidden, inter}, GateLayout::none);
-  check_scale(args.w1_scale, "w1_scale", "w1", w, {experts, w1_rows});
-  check_scale(args.w2_scale, "w2_scale", "w2", w, {experts, hidden});
-  check_scale(args.x_scale, "x_scale", "x", args.x.dtype, {tokens});
+  check_scales({args.w1, args.w1_scale, args.w1_global_scale, "w1", "w1_scale", "w1_global_scale", experts, w1_rows, hidden}, coding);
+  check_scales({args.w2, args.w2_scale, args.w2_global_scale, "w2", "w2_scale", "w2_global_scale", experts, hidden, inter}, coding);
+  check_x_scale(args);
   check_vector(args.bias1, "bias1", {experts, w1_rows});
   check_vector(args.bias2, "bias2", {experts, hidden});
   check_routing(args, experts);
-  const Shared shared = check_shared(args, hidden, gated);
+  const Shared shared = check_shared(args, hidden, gated, coding);
   check_tensor(args.out, kOp, "out", Access::write, DType::none, {tokens, hidden});
   check_aliases(args);
 
-  const Quant quant = w == DType::i8 ? Quant::per_token : Quant::none;
   return {.tokens = tokens,
           .hidden = hidden,
           .inter = inter,
@@ -176,8 +241,8 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
           .x = args.x.dtype,
           .w = w,
           .out = args.out.dtype,
-          .a_quant = quant,
-          .w_quant = quant,
+          .a_quant = coding.coded ? Quant::none : coding.quant,
+          .w_quant = coding.quant,
           .w1_format = w1_format,
           .w2_format = w2_format,
           .activation = args.activation.kind,
@@ -204,7 +269,11 @@ double FusedMoe::Problem::expected_experts() const {
 
 double FusedMoe::Problem::weight_bytes(double touched) const {
   const double element = bits(w) / 8.0, h = static_cast<double>(hidden);
-  const auto of = [&](int64_t columns) { return static_cast<double>(w1_rows(columns) + columns) * h * element; };
+  const auto of = [&](int64_t columns) {
+    const double codes = static_cast<double>(w1_rows(columns) + columns) * h * element;
+    return coded() ? codes + block_scale_bytes(w, w_quant, w1_rows(columns), hidden) + block_scale_bytes(w, w_quant, hidden, columns)
+                   : codes;
+  };
   return touched * of(inter) + of(shared_inter);
 }
 
@@ -216,7 +285,7 @@ Cost FusedMoe::cost(const Problem& p) {
       local * static_cast<double>(p.w1_rows(p.inter) + p.inter) + tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
   return {.flops = 2 * columns * hidden,
           .bytes = p.weight_bytes(p.expected_experts()) + tokens * hidden * (bits(p.x) + bits(p.out)) / 8,
-          .math = p.w};
+          .math = p.coded() ? p.x : p.w};
 }
 
 std::span<const Kernel<FusedMoe>> FusedMoe::kernels() {

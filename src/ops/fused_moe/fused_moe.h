@@ -7,6 +7,7 @@
 #include "dispatch/op.h"
 #include "eitri/ops.hpp"
 #include "ops/gemm/pack.h"
+#include "ops/gemm/weight_codes.h"
 
 namespace eitri {
 
@@ -16,8 +17,8 @@ struct FusedMoe {
   static constexpr const char* name = "fused_moe";
   using Args = FusedMoeArgs;
 
-  /// Quantisation is written as (x, w, a_quant, w_quant): the pairs that other engines offer (fp8 per tensor, per token or
-  /// per 1x128 block, fp4 and int4 weights per 1x32) are values of these fields, today refused by check().
+  /// Quantisation is written as (x, w, a_quant, w_quant). i8 weights without a w_quant, or with an a_quant of per_token, meet activations
+  /// quantised to i8; w_quant without a_quant is weight-only: codes (see GemmArgs) times x. f8e4m3 activations are refused by check() yet.
   struct Problem {
     int64_t tokens = 1;
     int64_t hidden = 2048, inter = 768;
@@ -69,7 +70,10 @@ struct FusedMoe {
     /// Rows of a w1 with `columns` outputs.
     int64_t w1_rows(int64_t columns) const { return gate == GateLayout::none ? columns : 2 * columns; }
     int64_t pairs() const { return tokens * top_k; }
-    bool quantised() const { return w == DType::i8; }
+    /// Weights of few bits times activations as they are.
+    bool coded() const { return w != x && a_quant == Quant::none && w_quant != Quant::none; }
+    /// Activations are quantised to i8.
+    bool quantised() const { return w == DType::i8 && !coded(); }
     /// Distinct local experts that the pairs touch when the router chooses evenly.
     double expected_experts() const;
     /// Bytes of weights of these many experts.
@@ -98,6 +102,10 @@ struct FusedMoe {
     f("shared_w2", args.shared_w2);
     f("shared_w1_scale", args.shared_w1_scale);
     f("shared_w2_scale", args.shared_w2_scale);
+    f("w1_global_scale", args.w1_global_scale);
+    f("w2_global_scale", args.w2_global_scale);
+    f("shared_w1_global_scale", args.shared_w1_global_scale);
+    f("shared_w2_global_scale", args.shared_w2_global_scale);
   }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);

@@ -57,7 +57,8 @@ View address_only(int& next, DType dtype, std::initializer_list<int64_t> shape) 
 
 Target best_target(const FusedMoe::Problem& p, const Device& device) {
   for (const Target target : {Target::x86_amx, Target::x86_avx512, Target::x86_avx2})
-    if (target_runs_on(target, device) && panel_kernel(target, p.w, device) != nullptr) return target;
+    if (target_runs_on(target, device) && (p.coded() ? coded_kernel(target, p.x, device) : panel_kernel(target, p.w, device)) != nullptr)
+      return target;
   return Target::any_cpu;
 }
 
@@ -107,10 +108,24 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
   args.topk_weights = f32({p.tokens, p.top_k});
   args.topk_ids = address_only(next, DType::i32, {p.tokens, p.top_k});
   args.out = address_only(next, p.out, {p.tokens, p.hidden});
-  if (p.quantised()) {
-    args.w1_scale = f32({p.local_experts, p.w1_rows(p.inter)});
-    args.w2_scale = f32({p.local_experts, p.hidden});
+  // As a plain weight of [rows, k] needs it; the first extent is left out where there are no experts.
+  const auto scale = [&](int64_t experts, int64_t rows, int64_t k) {
+    const bool stacked = experts >= 0;
+    if (p.coded() && is_block(p.w_quant)) {
+      const DType dtype = block_scale_dtype(p.w, p.w_quant);
+      const int64_t tall = blocks_of(rows, block_rows(p.w_quant)), wide = blocks_of(k, block_k(p.w_quant));
+      return stacked ? address_only(next, dtype, {experts, tall, wide}) : address_only(next, dtype, {tall, wide});
+    }
+    const int64_t extent = p.coded() && p.w_quant == Quant::per_tensor ? 1 : rows;
+    return stacked ? f32({experts, extent}) : f32({extent});
+  };
+  const bool global = p.coded() && p.w_quant == Quant::per_1x16;
+  if (p.quantised() || p.coded()) {
+    args.w1_scale = scale(p.local_experts, p.w1_rows(p.inter), p.hidden);
+    args.w2_scale = scale(p.local_experts, p.hidden, p.inter);
   }
+  if (global) args.w1_global_scale = f32({p.local_experts}), args.w2_global_scale = f32({p.local_experts});
+  if (p.coded()) args.w_quant = p.w_quant;
   if (p.x == DType::i8) args.x_scale = f32({p.tokens});
   if (p.bias1) args.bias1 = f32({p.local_experts, p.w1_rows(p.inter)});
   if (p.bias2) args.bias2 = f32({p.local_experts, p.hidden});
@@ -119,10 +134,11 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
   if (p.shared_inter > 0) {
     args.shared_w1 = address_only(next, p.w, {p.w1_rows(p.shared_inter), p.hidden});
     args.shared_w2 = address_only(next, p.w, {p.hidden, p.shared_inter});
-    if (p.quantised()) {
-      args.shared_w1_scale = f32({p.w1_rows(p.shared_inter)});
-      args.shared_w2_scale = f32({p.hidden});
+    if (p.quantised() || p.coded()) {
+      args.shared_w1_scale = scale(-1, p.w1_rows(p.shared_inter), p.hidden);
+      args.shared_w2_scale = scale(-1, p.hidden, p.shared_inter);
     }
+    if (global) args.shared_w1_global_scale = f32({1}), args.shared_w2_global_scale = f32({1});
   }
   args.activation.kind = p.activation;
   args.gate = p.gate;
@@ -135,6 +151,7 @@ Support sorted_supports(const FusedMoe::Problem& p, const Device& device) {
   const bool shared = p.shared_inter > 0 && (is_packed(p.shared_w1_format) || is_packed(p.shared_w2_format));
   if (device.is_gpu() && (is_packed(p.w1_format) || is_packed(p.w2_format) || shared))
     return Support::no("weights are packed for CPUs; a GPU reads plain rows (w1_format=strided, w2_format=strided)");
+  if (device.is_gpu() && p.coded()) return Support::no("w is ", p.w, " and x is ", p.x, "; there are no GPU kernels for that yet");
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, kTileRows[2]);
   if (padded > INT32_MAX) return Support::no("tokens * top_k + experts * tile_m is ", padded, "; positions are 32-bit");
   return Support::yes();
@@ -174,7 +191,7 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
     return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
   const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
-                    overlapped_us(cost.flops, panel_rate(best_target(p, device), p.w, device), cost.bytes, device);
+                    overlapped_us(cost.flops, panel_rate(best_target(p, device), p.coded() ? p.x : p.w, device), cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};
 }

@@ -21,6 +21,7 @@ RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, s
 template <class Visit>
 void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t tile_m, const RecipeBuffers& w, Visit&& visit) {
   const bool quantised = p.quantised(), float_x = p.x != DType::i8;
+  const Quant b_quant = p.coded() ? p.w_quant : Quant::none;
   visit(MoeSortArgs{.topk_ids = args.topk_ids,
                     .topk_weights = args.topk_weights,
                     .expert_mask = args.expert_mask,
@@ -56,7 +57,9 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                        .block = tile_m,
                        .gather = Gather::token,
                        .activation = args.activation,
-                       .gate = args.gate};
+                       .gate = args.gate,
+                       .b_global_scale = args.w1_global_scale,
+                       .b_quant = b_quant};
   visit(gemm);
   if (quantised)
     visit(QuantizeArgs{.x = w.h,
@@ -76,6 +79,7 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
   gemm.gather = Gather::position;
   gemm.activation = {};
   gemm.gate = GateLayout::none;
+  gemm.b_global_scale = args.w2_global_scale;
   visit(gemm);
 
   if (p.shared_inter > 0) {
@@ -86,7 +90,9 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                    .a_scale = x_scale,
                    .b_scale = args.shared_w1_scale,
                    .activation = args.activation,
-                   .gate = args.gate});
+                   .gate = args.gate,
+                   .b_global_scale = args.shared_w1_global_scale,
+                   .b_quant = b_quant});
     if (quantised)
       visit(QuantizeArgs{.x = w.shared_h,
                          .q = w.shared_h_codes,
@@ -102,7 +108,9 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                    .a_scale = w.shared_h_scale,
                    .b_scale = args.shared_w2_scale,
                    .activation = {},
-                   .gate = GateLayout::none});
+                   .gate = GateLayout::none,
+                   .b_global_scale = args.shared_w2_global_scale,
+                   .b_quant = b_quant});
   }
   visit(MoeCombineArgs{.y = w.y,
                        .reverse = w.reverse,

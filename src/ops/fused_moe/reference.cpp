@@ -45,7 +45,7 @@ struct Pair {
 
 /// The weights of one expert, routed or shared.
 struct Expert {
-  View w1, w2, w1_scale, w2_scale, bias1, bias2;
+  View w1, w2, w1_scale, w2_scale, bias1, bias2, w1_global_scale, w2_global_scale;
   int64_t index;  // in w1 and w2, and of the vectors' rows when they have rank 2
   int64_t inter;
 };
@@ -82,13 +82,23 @@ class Block {
     if (p_.local_tokens) tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args_.num_local_tokens.data), 0, p_.tokens);
     const auto routed = route();
     for (size_t e = 0; e < routed.size(); ++e)
-      add({args_.w1, args_.w2, args_.w1_scale, args_.w2_scale, args_.bias1, args_.bias2, static_cast<int64_t>(e), p_.inter}, routed[e],
-          p_.weight_stage);
+      add({args_.w1, args_.w2, args_.w1_scale, args_.w2_scale, args_.bias1, args_.bias2, args_.w1_global_scale, args_.w2_global_scale,
+           static_cast<int64_t>(e), p_.inter},
+          routed[e], p_.weight_stage);
     if (args_.shared_w1.given()) {
       std::vector<Pair> everyone;
       for (int64_t t = 0; t < tokens_; ++t) everyone.push_back({t, 1});
-      add({args_.shared_w1, args_.shared_w2, args_.shared_w1_scale, args_.shared_w2_scale, {}, {}, 0, p_.shared_inter}, everyone,
-          WeightStage::second);
+      add({args_.shared_w1,
+           args_.shared_w2,
+           args_.shared_w1_scale,
+           args_.shared_w2_scale,
+           {},
+           {},
+           args_.shared_w1_global_scale,
+           args_.shared_w2_global_scale,
+           0,
+           p_.shared_inter},
+          everyone, WeightStage::second);
     }
   }
 
@@ -116,7 +126,7 @@ class Block {
       double* x = x_.data() + size(t, p_.hidden);
       for (int64_t j = 0; j < p_.hidden; ++j) x[j] = load(args_.x, {t, j});
       if (args_.x_scale.given()) x_scale_[static_cast<size_t>(t)] = load(args_.x_scale, {t});
-      if (p_.w != DType::i8 || p_.x == DType::i8) continue;
+      if (!p_.quantised() || p_.x == DType::i8) continue;
       float amax = 0;
       for (int64_t j = 0; j < p_.hidden; ++j) amax = std::max(amax, finite_abs(static_cast<float>(x[j])));
       const float scale = scale_from_amax(amax, kI8Max), inverse = inverse_scale(scale);
@@ -147,7 +157,7 @@ class Block {
     std::vector<double> h_scale(pairs.size(), 1), scale_error(pairs.size(), 0);
     for (size_t i = 0; i < pairs.size(); ++i) {
       Ranged* row = h.data() + i * static_cast<size_t>(e.inter);
-      if (p_.w == DType::i8) quantise(row, e.inter, h_scale[i], scale_error[i]);
+      if (p_.quantised()) quantise(row, e.inter, h_scale[i], scale_error[i]);
       else round_to_x(row, e.inter, pairs[i].token);
     }
     const std::vector<Ranged> y = stage_2(e, pairs.size(), h, h_scale, scale_error);
@@ -164,8 +174,9 @@ class Block {
   }
 
   /// body(n, weight row) for every row of a weight matrix, spread over the team; each row meets `pairs` others.
-  template <class Body> void for_each_row(const View& weights, int64_t index, int64_t count, size_t pairs, Body&& body) const {
-    const WeightRows matrix(weights, index);
+  template <class Body>
+  void for_each_row(const View& weights, const View& scale, int64_t index, int64_t count, size_t pairs, Body&& body) const {
+    const WeightRows matrix(weights, index, scale, p_.coded() ? p_.w_quant : Quant::none);
     const double us = static_cast<double>(count * weights.shape[weights.rank - 1]) * static_cast<double>(2 + pairs) / 1e3;
     parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
       std::vector<double> row(static_cast<size_t>(weights.shape[weights.rank - 1]));
@@ -177,17 +188,31 @@ class Block {
     });
   }
 
+  /// Of sums of k products in f32. A row may multiply in bf16, and round codes with their scales to it.
+  Tolerance tolerance_of(int64_t k) const {
+    Tolerance t = gemm_tolerance(p_.coded() ? p_.x : p_.w, DType::f32, k, p_.coded());
+    if (p_.coded()) t.bound_eps += bf16_operand_error(p_.x, Quant::none, p_.w, p_.w_quant);
+    return t;
+  }
+  /// What all codes of row n of a weight are scaled by, beside block scales.
+  double row_scale(const View& scale, const View& global, int64_t index, int64_t n) const {
+    const double all = global.given() ? load(global, {index}) : 1;
+    if (p_.coded() && is_block(p_.w_quant)) return all;
+    const bool one = scale.given() && scale.shape[scale.rank - 1] == 1;
+    return all * at(scale, index, one ? 0 : n, 1);
+  }
+
   std::vector<Ranged> stage_1(const Expert& e, const std::vector<Pair>& pairs, WeightStage stage) const {
     const bool gated = p_.gate != GateLayout::none;
     const int64_t n1 = p_.w1_rows(e.inter);
-    const Tolerance t = gemm_tolerance(p_.w, DType::f32, p_.hidden);
+    const Tolerance t = tolerance_of(p_.hidden);
     std::vector<Ranged> s(pairs.size() * static_cast<size_t>(n1)), h(pairs.size() * static_cast<size_t>(e.inter));
-    for_each_row(e.w1, e.index, n1, pairs.size(), [&](int64_t n, const double* w) {
+    for_each_row(e.w1, e.w1_scale, e.index, n1, pairs.size(), [&](int64_t n, const double* w) {
       for (size_t i = 0; i < pairs.size(); ++i) {
         const double* x = x_.data() + size(pairs[i].token, p_.hidden);
         double sum = 0, bound = 0;
         for (int64_t k = 0; k < p_.hidden; ++k) sum += x[k] * w[k], bound += std::fabs(x[k] * w[k]);
-        double scale = x_scale_[static_cast<size_t>(pairs[i].token)] * at(e.w1_scale, e.index, n, 1);
+        double scale = x_scale_[static_cast<size_t>(pairs[i].token)] * row_scale(e.w1_scale, e.w1_global_scale, e.index, n);
         if (stage == WeightStage::first) scale *= pairs[i].weight;
         const double bias = at(e.bias1, e.index, n, 0), value = sum * scale + bias;
         s[i * static_cast<size_t>(n1) + static_cast<size_t>(n)] = {
@@ -247,9 +272,9 @@ class Block {
 
   std::vector<Ranged> stage_2(const Expert& e, size_t pairs, const std::vector<Ranged>& h, const std::vector<double>& h_scale,
                               const std::vector<double>& scale_error) const {
-    const Tolerance t = gemm_tolerance(p_.w, DType::f32, e.inter);
+    const Tolerance t = tolerance_of(e.inter);
     std::vector<Ranged> y(pairs * static_cast<size_t>(p_.hidden));
-    for_each_row(e.w2, e.index, p_.hidden, pairs, [&](int64_t n, const double* w) {
+    for_each_row(e.w2, e.w2_scale, e.index, p_.hidden, pairs, [&](int64_t n, const double* w) {
       for (size_t i = 0; i < pairs; ++i) {
         const Ranged* row = h.data() + i * static_cast<size_t>(e.inter);
         double sum = 0, bound = 0, carried = 0;
@@ -258,7 +283,7 @@ class Block {
           bound += std::fabs(row[k].value * w[k]);
           carried += row[k].error * std::fabs(w[k]);
         }
-        const double scale = h_scale[i] * at(e.w2_scale, e.index, n, 1), bias = at(e.bias2, e.index, n, 0);
+        const double scale = h_scale[i] * row_scale(e.w2_scale, e.w2_global_scale, e.index, n), bias = at(e.bias2, e.index, n, 0);
         const double value = sum * scale + bias, magnitude = (bound + carried) * std::fabs(scale);
         double error = carried * std::fabs(scale) * (1 + scale_error[i]) + scale_error[i] * magnitude;
         error += t.absolute + t.relative * std::fabs(value) + t.bound_eps * (magnitude + std::fabs(bias));

@@ -118,6 +118,66 @@ void add_f8(std::vector<Case<Problem>>& out) {
   add({.m = 5, .n = 34, .k = 0, .bias = DType::f32}, per_token, per_tensor, "f8: no k");
 }
 
+struct Coding {
+  DType b;
+  Quant quant;
+};
+constexpr Coding kCodings[] = {{DType::f8e4m3, Quant::per_tensor}, {DType::f8e4m3, Quant::per_token},   {DType::f8e4m3, Quant::per_1x32},
+                               {DType::f8e4m3, Quant::per_1x128},  {DType::f8e4m3, Quant::per_128x128}, {DType::i8, Quant::per_tensor},
+                               {DType::i8, Quant::per_token},      {DType::i8, Quant::per_1x32},        {DType::i8, Quant::per_1x128},
+                               {DType::i4, Quant::per_tensor},     {DType::i4, Quant::per_token},       {DType::i4, Quant::per_1x32},
+                               {DType::i4, Quant::per_1x128},      {DType::f4e2m1, Quant::per_1x32},    {DType::f4e2m1, Quant::per_1x16}};
+
+/// b of fewer bits than a. Spans of 128 k, groups of 16 to 128 of them and blocks of 128 rows all get partial ends.
+void add_weight_only(std::vector<Case<Problem>>& out) {
+  const auto add = [&](Coding coding, Problem p, const char* note) {
+    p.b = coding.b, p.b_quant = p.n == 1 && !is_block(coding.quant) ? Quant::per_tensor : coding.quant;
+    p.b_format = kOurs[out.size() % 2];
+    out.push_back({p, note});
+  };
+  for (const Coding coding : kCodings) {
+    for (const DType a : kResults) add(coding, {.m = 33, .n = 65, .k = 194, .a = a, .c = a, .bias = DType::f32}, "weight-only: dtypes");
+    for (const int64_t m : {1, 7, 16, 17, 101}) add(coding, {.m = m, .n = 150, .k = 320}, "weight-only: rows around tiles");
+    for (const int64_t n : {1, 31, 33, 97}) add(coding, {.m = 5, .n = n, .k = 128}, "weight-only: columns around tiles");
+    for (const int64_t k : {2, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255, 1100})
+      add(coding, {.m = 9, .n = 40, .k = k}, "weight-only: k tails");
+    add(coding, {.batch = 3, .m = 6, .n = 34, .k = 50}, "weight-only: batched");
+    for (const GateLayout gate : {GateLayout::separated, GateLayout::interleaved})
+      add(coding, {.m = 18, .n = 270, .k = 130, .bias = DType::bf16, .activation = ActivationKind::silu, .gate = gate},
+          "weight-only: gated");
+    add(coding, {.m = 200, .n = 100, .k = 2100}, "weight-only: several blocks of rows and of k");
+    add(coding, {.m = 0, .n = 34, .k = 22}, "weight-only: no rows");
+    add(coding, {.m = 5, .n = 34, .k = 0, .bias = DType::f32}, "weight-only: no k");
+  }
+}
+
+/// f8e4m3 x f8e4m3 on rows that decode, packed; and block scales of both operands.
+void add_coded_f8(std::vector<Case<Problem>>& out) {
+  const auto add = [&](Problem p, Quant a_quant, Quant b_quant, DType b, const char* note) {
+    p.a = DType::f8e4m3, p.b = b, p.b_format = kOurs[out.size() % 2];
+    p.a_quant = p.m == 1 && !is_block(a_quant) ? Quant::per_tensor : a_quant;
+    p.b_quant = p.n == 1 && !is_block(b_quant) ? Quant::per_tensor : b_quant;
+    out.push_back({p, note});
+  };
+  struct Pair {
+    Quant a, b;
+    DType type = DType::none;
+  };
+  using enum Quant;
+  for (const Pair q : {Pair{per_1x128, per_128x128},
+                       {per_1x32, per_1x32},
+                       {per_1x32, per_1x32, DType::f4e2m1},
+                       {per_token, per_token},
+                       {per_tensor, per_tensor}}) {
+    for (const DType c : kResults) add({.m = 33, .n = 65, .k = 194, .c = c, .bias = DType::f32}, q.a, q.b, q.type, "coded f8: scales");
+    for (const int64_t m : {1, 16, 17, 101}) add({.m = m, .n = 150, .k = 320}, q.a, q.b, q.type, "coded f8: rows around tiles");
+    for (const int64_t k : {2, 31, 65, 127, 129, 1100}) add({.m = 9, .n = 140, .k = k}, q.a, q.b, q.type, "coded f8: k tails");
+    add({.batch = 3, .m = 6, .n = 34, .k = 50}, q.a, q.b, q.type, "coded f8: batched");
+    add({.m = 18, .n = 270, .k = 130, .activation = ActivationKind::swiglu, .gate = GateLayout::separated}, q.a, q.b, q.type,
+        "coded f8: gated");
+  }
+}
+
 void add_library(std::vector<Case<Problem>>& out) {
   if (library::version() == 0) return;
   for (const DType a : {DType::f32, DType::bf16, DType::i8}) {
@@ -134,11 +194,13 @@ void add_library(std::vector<Case<Problem>>& out) {
   }
 }
 
-View packed(const View& rows, const Problem& p, Maker& maker) {
+View packed(const View& rows, const View& block_scale, const Problem& p, Maker& maker) {
   const PackArgs args{.weights = rows,
                       .gate = p.gate,
                       .format = p.b_format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
-                      .m_hint = p.m > 0 ? p.m : 1};
+                      .m_hint = p.m > 0 ? p.m : 1,
+                      .quant = is_block(p.b_quant) ? p.b_quant : Quant::none,
+                      .scale = block_scale};
   return pack_weights(args, maker.raw("b", packed_bytes(args)));
 }
 
@@ -155,6 +217,8 @@ Cases<Problem> Gemm::cases() {
   add_zeros(test);
   add_batches(test);
   add_f8(test);
+  add_weight_only(test);
+  add_coded_f8(test);
   for (const DType a : {DType::bf16, DType::i8})
     for (const int64_t m : {1, 32}) test.push_back({{.m = m, .n = 512, .k = 7168, .a = a, .c = DType::bf16}, "B11: long k, few columns"});
   add_library(test);
@@ -170,7 +234,7 @@ Cases<Problem> Gemm::cases() {
 }
 
 Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
-  const bool batched = p.batch != 1, codes = p.scaled();
+  const bool batched = p.batch != 1;
   // Same tensors with and without a batch dimension.
   const auto tensor = [&](auto&& place, const char* tensor_name, DType dtype, int64_t rows, int64_t columns, auto... fill) {
     return batched ? place(tensor_name, dtype, {p.batch, rows, columns}, fill...) : place(tensor_name, dtype, {rows, columns}, fill...);
@@ -183,17 +247,39 @@ Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
     return batched ? maker.input(n, d, {p.batch, extent}, f) : maker.input(n, d, {extent}, f);
   };
 
+  // Rows of packed dtypes are whole bytes; the last element of an odd k belongs to nobody.
+  const auto rows_of = [&](auto&& place, const char* tensor_name, DType dtype, int64_t rows, Fill fill) {
+    View view = tensor(place, tensor_name, dtype, rows, is_packed(dtype) ? p.k + p.k % 2 : p.k, fill);
+    view.shape[view.rank - 1] = p.k;
+    return view;
+  };
+  const auto block_scales = [&](auto&& place, const char* tensor_name, DType dtype, Quant quant, int64_t rows) {
+    return tensor(place, tensor_name, block_scale_dtype(dtype, quant), blocks_of(rows, block_rows(quant)), blocks_of(p.k, block_k(quant)),
+                  Fill::scale);
+  };
+
   Args args;
-  args.a = tensor(input, "a", p.a, p.m, p.k, codes ? Fill::code : Fill::normal);
-  const Fill weight_fill = codes ? Fill::code : Fill::weight;
-  if (p.b_format == WeightFormat::strided) args.b = tensor(input, "b", p.a, p.n, p.k, weight_fill);
-  else args.b = packed(tensor(dense, "b_rows", p.a, p.n, p.k, weight_fill), p, maker);
+  args.a = tensor(input, "a", p.a, p.m, p.k, p.scaled() ? Fill::code : Fill::normal);
+  const Fill weight_fill = p.b_scaled() ? Fill::code : Fill::weight;
+  const DType weight = p.weight();
+  if (p.b_format == WeightFormat::strided) {
+    args.b = rows_of(input, "b", weight, p.n, weight_fill);
+    if (is_block(p.b_quant)) args.b_scale = block_scales(input, "b_scale", weight, p.b_quant, p.n);
+  } else {
+    View scale;
+    if (is_block(p.b_quant)) scale = block_scales(dense, "b_block_scale", weight, p.b_quant, p.n);
+    args.b = packed(rows_of(dense, "b_rows", weight, p.n, weight_fill), scale, p, maker);
+  }
   args.c = tensor(output, "c", p.c, p.m, p.n_out());
   if (p.bias != DType::none) args.bias = vector("bias", p.bias, p.n, Fill::normal);
-  if (codes) {
-    args.a_scale = vector("a_scale", DType::f32, p.a_quant == Quant::per_tensor ? 1 : p.m, Fill::scale);
+  if (is_block(p.a_quant)) args.a_scale = block_scales(input, "a_scale", p.a, p.a_quant, p.m);
+  else if (p.scaled()) args.a_scale = vector("a_scale", DType::f32, p.a_quant == Quant::per_tensor ? 1 : p.m, Fill::scale);
+  if (p.b_scaled() && !is_block(p.b_quant))
     args.b_scale = vector("b_scale", DType::f32, p.b_quant == Quant::per_tensor ? 1 : p.n, Fill::scale);
-  }
+  if (p.b_quant == Quant::per_1x16) args.b_global_scale = vector("b_global_scale", DType::f32, 1, Fill::scale);
+  // Rows and tensors may leave it to the extents.
+  if (is_block(p.a_quant)) args.a_quant = p.a_quant;
+  if (is_block(p.b_quant)) args.b_quant = p.b_quant;
   args.activation.kind = p.activation;
   if (p.activation == ActivationKind::swiglu) args.activation.limit = 7;  // gpt-oss
   args.gate = p.gate;

@@ -229,6 +229,8 @@ void refuse_first_run_in_capture(Product& product, const Key& key, int index, St
 }
 
 Support supports(const Gemm::Problem& p, const Device& device) {
+  if (p.b != DType::none) return Support::no("b is ", p.b, " and a is ", p.a, "; the library takes operands of one type");
+  if (!p.common()) return Support::no("scales of blocks (", p.a_quant, ", ", p.b_quant, ") are not handed to the library");
   if (device.id.kind != DeviceKind::cuda) return Support::no("cuBLASLt is for NVIDIA GPUs");
   if (library() == nullptr) return Support::no(library_absence());
   if (cuda::device_count() <= device.id.index) return Support::no("there is no NVIDIA GPU here to ask the library about");

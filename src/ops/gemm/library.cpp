@@ -97,6 +97,7 @@ void unpack_matrix(const View& weights, int64_t index, std::byte* rows) {
 Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::panel32) return Support::no("b is packed as panel32, which oneDNN does not read");
   if (p.a == DType::f8e4m3) return Support::no("f8e4m3 is not handed to oneDNN yet");
+  if (!p.common()) return Support::no("b is ", p.b, " and a is ", p.a, ", which oneDNN is not handed; it takes operands of one type");
   const Isa native = best_isa() == Isa::x86_amx_emulated ? Isa::x86_avx512 : best_isa();
   if (device.isa < native) return Support::no("the level is held down to ", device.arch(), ", but oneDNN picks its instructions itself");
   if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);

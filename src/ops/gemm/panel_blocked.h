@@ -9,6 +9,7 @@
 //           sums in registers += broadcast(a dword) x 16 columns         scratch.sums [row][32]
 //       epilogue of the panel (panel_epilogue.h)
 //
+// Coded panels are decoded to f32, scales and all, in the place of "decode the panel's chunk".
 // A dword step is 16 rows of 16 dwords (1 KiB) per tile, the layout of a packed f32 tile: f32 panels are used in place.
 // Bound by the multiply-add units from about 12 rows on, by decoding or memory below. K tails: rows of A are padded with
 // zeros in scratch, panels when packed, so nothing beyond k is read.
@@ -124,13 +125,14 @@ static inline void group(int64_t rows, const std::byte* a, int64_t a_stride, con
 
 /// Unit: kElementBytes, kDwordSteps (per 64-byte k-step), kRows, kFreshSums, kSums, Acc, Columns zero load store columns
 /// add; convert_a(row, elements, to): whole dword steps, zero padded; decode(tile, to): a packed tile into kDwordSteps
-/// tiles kStepTiles apart (kInPlace: packed tiles are used as they are).
+/// tiles kStepTiles apart (kInPlace: packed tiles are used as they are). Of a coded Unit (kCoded) kElementBytes is a's, a packed step is
+/// one of kDecodedSteps, and decode_step(codes, panel, step, to) makes both tiles of it.
 template <class Unit> static void run_blocked(const PanelTask& task) {
   using namespace blocked;
-  constexpr int64_t kPerStep = kStepBytes / Unit::kElementBytes;  // elements of k in a packed step
+  constexpr int64_t kPerStep = Unit::kCoded ? kDecodedSteps : kStepBytes / Unit::kElementBytes;  // elements of k in a packed step
   const int64_t packed_steps = (task.k + kPerStep - 1) / kPerStep;
   const int64_t steps = packed_steps * Unit::kDwordSteps;
-  const bool plain = task.b_row_stride != 0;
+  const bool plain = !Unit::kCoded && task.b_row_stride != 0;
   const int64_t block_rows = least(task.block_m > 0 ? task.block_m : kBlockRows, kScratchRows);
   const int64_t block_steps = steps < kBlockSteps ? steps : kBlockSteps;
   const int64_t asked = task.chunk_k > 0 ? least(task.chunk_k, 4 * kChunkSteps) : kChunkSteps;
@@ -159,12 +161,17 @@ template <class Unit> static void run_blocked(const PanelTask& task) {
       for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         // Sums of a panel outlive the block of k only when there are several.
         std::byte* const sums = sums_block + (steps > block_steps ? panel - task.panel_begin : 0) * rows * kPanelColumns * 4;
-        const std::byte* packed = task.b + panel * panel_bytes(task.k, Unit::kElementBytes);
+        const std::byte* packed =
+            task.b + panel * (Unit::kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, Unit::kElementBytes));
         for (int64_t chunk = 0; chunk < here; chunk += chunk_steps) {
           const int64_t count = least(chunk_steps, here - chunk);
           const int64_t first_step = (step0 + chunk) / Unit::kDwordSteps;
           const std::byte* b = packed + first_step * kStepTiles;
-          if (plain || !Unit::kInPlace) {
+          if constexpr (Unit::kCoded) {
+            for (int64_t s = 0; s < count / Unit::kDwordSteps; ++s)
+              Unit::decode_step(task.codes, packed, first_step + s, decoded + s * Unit::kDwordSteps * kStepTiles);
+            b = decoded;
+          } else if (plain || !Unit::kInPlace) {
             for (int64_t s = 0; s < count / Unit::kDwordSteps; ++s) {
               for (int64_t tile = 0; tile < 2; ++tile) {
                 std::byte* to = decoded + s * Unit::kDwordSteps * kStepTiles + tile * kTileBytes;
@@ -173,7 +180,7 @@ template <class Unit> static void run_blocked(const PanelTask& task) {
                   from = Unit::kInPlace ? to : tile_buffer;
                   pack_tile(task, panel, tile, first_step + s, Unit::kElementBytes, const_cast<std::byte*>(from));
                 }
-                if constexpr (!Unit::kInPlace) Unit::decode(from, to);
+                if constexpr (!Unit::kInPlace && !Unit::kCoded) Unit::decode(from, to);
               }
             }
             b = decoded;

@@ -1,7 +1,7 @@
 // The end of every panel kernel: finished sums of a panel become rows of c. One template for all instruction levels; the
 // file that includes it picks the level by its flags (device/x86/vec.h).
 //
-//   x = sum * (a_scale[source] * row_weight[i]) * b_scale[column] + bias[column];  y = act(x) or act(gate, up)
+//   x = sum * (sum_scale * a_scale[source] * row_weight[i]) * b_scale[column] + bias[column];  y = act(x) or act(gate, up)
 //   c = y, or c += c_weight[i] * y
 #pragma once
 
@@ -78,7 +78,7 @@ EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int
   for (int64_t r = 0; r < rows; ++r, sums += sums_stride) {
     const int64_t i = row_begin + r;
     const int64_t source = task.row_index != nullptr ? task.row_index[i] & task.row_mask : i;
-    float row_factor = task.a_scale != nullptr ? task.a_scale[source] : 1.0f;
+    float row_factor = task.a_scale != nullptr ? task.sum_scale * task.a_scale[source] : task.sum_scale;
     if (task.row_weight != nullptr) row_factor *= task.row_weight[i];
     const F factor = F::set1(row_factor);
     const F c_weight = F::set1(task.accumulate && task.c_weight != nullptr ? task.c_weight[i] : 1.0f);

@@ -46,6 +46,45 @@ constexpr int64_t weight_row(int64_t n, GateLayout gate, int64_t panel, int64_t 
   return gate == GateLayout::separated ? up * n + output : 2 * output + up;
 }
 
+/// Panels of codes that a kernel turns into a's type ("coded" panels). k is cut into spans of 128; a span holds its block scales,
+/// group after group of k, 32 columns each, then its codes in tiles as above:
+///
+///   8 bit  two k-steps of two tiles. i8: bytes of a dword in order of k. f8e4m3: k, k+2, k+1, k+3
+///   4 bit  one k-step of two tiles; a dword holds eight k, from its lowest nibble k, k+2, k+4, k+6, k+1, k+3, k+5, k+7
+///
+/// so that codes of neighbouring k are 16 bits apart, as the halves of a bf16 pair are, and a stream reads memory in order. k is padded
+/// to whole spans with zero codes of scale 1. i8 without scales is the exception: panels as above, which the i8 kernels read as well.
+struct PanelCodes {
+  DType dtype = DType::none;  // f8e4m3, i8, i4, f4e2m1; none: the weight is of a's type
+  DType scale = DType::none;  // f32, f8e8m0, f8e4m3; none: there are no block scales
+  int32_t group = 0;          // elements of k that share a scale: 16, 32 or 128
+  bool operator==(const PanelCodes&) const = default;
+
+  constexpr int64_t bits() const { return dtype == DType::i4 || dtype == DType::f4e2m1 ? 4 : 8; }
+  constexpr int64_t scale_width() const { return scale == DType::none ? 0 : scale == DType::f32 ? 4 : 1; }
+};
+inline constexpr int64_t kSpan = 128;         // elements of k
+inline constexpr int64_t kDecodedSteps = 32;  // k that a decoder makes at a time: two rows of sixteen bf16 pairs
+
+/// Bytes of the block scales of a span, and of a whole one.
+constexpr int64_t span_scale_bytes(const PanelCodes& codes) {
+  return codes.group == 0 ? 0 : kSpan / codes.group * kPanelColumns * codes.scale_width();
+}
+constexpr int64_t span_bytes(const PanelCodes& codes) { return span_scale_bytes(codes) + kSpan * kPanelColumns * codes.bits() / 8; }
+constexpr int64_t coded_panel_bytes(const PanelCodes& codes, int64_t k) {
+  if (codes.dtype == DType::i8 && codes.scale == DType::none) return panel_bytes(k, 1);
+  return (k + kSpan - 1) / kSpan * span_bytes(codes);
+}
+/// Where a decoder finds step `step` (32 k) of a panel: the codes of 16 columns, 64 bytes a row, 4-bit codes in 4 rows and 8-bit ones
+/// in 8; and the scales of 32 columns for the group of k that the step begins in.
+constexpr int64_t coded_tile_offset(const PanelCodes& codes, int64_t step, int64_t tile) {
+  const int64_t span = step / 4, part = step % 4, at = span * span_bytes(codes) + span_scale_bytes(codes);
+  return codes.bits() == 4 ? at + tile * kTileBytes + part * 256 : at + part / 2 * 2 * kTileBytes + tile * kTileBytes + part % 2 * 512;
+}
+constexpr int64_t coded_scale_offset(const PanelCodes& codes, int64_t step) {
+  return step / 4 * span_bytes(codes) + step % 4 * kDecodedSteps / codes.group * kPanelColumns * codes.scale_width();
+}
+
 /// Rows [0, m) of A times panels [panel_begin, panel_end) of one weight matrix.
 struct PanelTask {
   // A: row i starts at a + source(i) * a_stride bytes, source(i) = row_index ? row_index[i] & row_mask : i. k elements;
@@ -62,9 +101,12 @@ struct PanelTask {
   GateLayout gate = GateLayout::none;  // separated / interleaved: how plain rows lie; packed: only gated or not matters
   int64_t panel_begin = 0, panel_end = 0;
 
-  // Epilogue, per row i and column j: x = sum * a_scale[source(i)] * b_scale[j] * row_weight[i] + bias[j]; then activation.
+  PanelCodes codes = {};  // of packed panels: for the coded kernels, which know no plain rows
+
+  // Epilogue, per row i and column j: x = sum * sum_scale * a_scale[source(i)] * b_scale[j] * row_weight[i] + bias[j]; then activation.
   // With a gate, b_scale and bias are indexed by the weight's row (layout `gate`, also when packed: `gate` then says how
   // the vectors lie).
+  float sum_scale = 1;
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   const float* row_weight = nullptr;
@@ -94,22 +136,27 @@ using PanelFn = void (*)(const PanelTask&);
 inline constexpr int64_t kScratchRows = 384, kScratchA = 2 << 20, kScratchFixed = 128 << 10;
 int64_t panel_scratch(int64_t m, int64_t k, int64_t panels, int64_t element_bytes, bool plain_b);
 
-// bf16, f16, f32: a and b of that type. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
+// bf16, f16, f32: a and b of that type; coded_: a of that type, b coded panels. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
 inline constexpr int64_t kMaxI8K = 131071;  // 128 * 128 * k stays within int32
 
 namespace amx {
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
+void coded_bf16(const PanelTask&);
 }  // namespace amx
 namespace amx_emulated {  // the same source with the tile instructions in software
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
+void coded_bf16(const PanelTask&);
 }  // namespace amx_emulated
 namespace avx512 {
 void panel_bf16(const PanelTask&);
 void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
+void coded_bf16(const PanelTask&);
+void coded_f16(const PanelTask&);
+void coded_f32(const PanelTask&);
 }  // namespace avx512
 /// The epilogue alone, for sums that something else computed: row r of the task's sums (f32, or i32) starts at
 /// sums + r * stride bytes and holds 32 columns of panel task.panel_begin, then of the following panels. Up to 31 sums
@@ -122,6 +169,9 @@ void panel_bf16(const PanelTask&);
 void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
+void coded_bf16(const PanelTask&);
+void coded_f16(const PanelTask&);
+void coded_f32(const PanelTask&);
 }  // namespace avx2
 namespace portable {
 void finish_panels(const PanelTask&, const void* sums, int64_t stride, bool i32);
@@ -129,6 +179,9 @@ void panel_bf16(const PanelTask&);
 void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
+void coded_bf16(const PanelTask&);
+void coded_f16(const PanelTask&);
+void coded_f32(const PanelTask&);
 }  // namespace portable
 
 }  // namespace eitri

@@ -1,10 +1,12 @@
 #include "ops/gemm/panel_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/threads.h"
 #include "base/view.h"
+#include "ops/gemm/widen_rows.h"
 
 namespace eitri {
 
@@ -31,12 +33,51 @@ PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
   }
 }
 
+PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
+  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16) {
+    return dtype == DType::f32 ? f32 : dtype == DType::bf16 ? bf16 : dtype == DType::f16 ? f16 : nullptr;
+  };
+  switch (target) {
+#if EITRI_X86
+    case Target::x86_amx: return pick(nullptr, device.amx ? amx::coded_bf16 : amx_emulated::coded_bf16, nullptr);
+    case Target::x86_avx512: return pick(avx512::coded_f32, avx512::coded_bf16, avx512::coded_f16);
+    case Target::x86_avx2: return pick(avx2::coded_f32, avx2::coded_bf16, avx2::coded_f16);
+#endif
+    case Target::any_cpu: return pick(portable::coded_f32, portable::coded_bf16, portable::coded_f16);
+    default: (void)device; return nullptr;
+  }
+}
+
+DType multiplied_type(Target target, DType a, Quant a_quant) {
+  if (a != DType::f8e4m3) return a;
+  return target != Target::x86_amx && rounds_in_bf16(a, a_quant) ? DType::f32 : DType::bf16;
+}
+
 namespace panel_rows {
 
 namespace {
 
 int64_t panels_of(const Gemm::Problem& p) { return panel_count(p.n_out(), p.gate); }
-int64_t width_of(const Gemm::Problem& p) { return bits(p.a) / 8; }
+/// Bytes of an element of a as kernels get it, at most.
+int64_t width_of(const Gemm::Problem& p) { return bits(multiplied_type(Target::any_cpu, p.a, p.a_quant)) / 8; }
+/// Kernels pack plain rows as they go; codes are packed before.
+bool packs_in_kernel(const Gemm::Problem& p) { return p.b_format == WeightFormat::strided && !p.coded(); }
+bool packs_before(const Gemm::Problem& p) { return p.b_format == WeightFormat::strided && p.coded(); }
+double weight_bytes(const Gemm::Problem& p) { return static_cast<double>(p.batch * p.n * p.k) * bits(p.weight()) / 8.0; }
+constexpr int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Rows whose multiplication takes as long as decoding the weights once, by the operations for 32 codes (x86_decode.h and
+/// the like) against those of one row: estimates.
+double decode_rows(Target target, const Gemm::Problem& p) {
+  if (!p.coded()) return 0;
+  const bool nibbles = bits(p.weight()) == 4, scaled = is_block(p.b_quant);
+  switch (target) {
+    case Target::x86_amx: return (nibbles ? 24 : 88) + (scaled ? 64 : 0);
+    case Target::x86_avx512: return nibbles ? 4 : 7;
+    case Target::x86_avx2: return nibbles ? 8 : 14;
+    default: return 60;
+  }
+}
 
 /// f32 lanes x operations of a level, in units of the portable one (four lanes, no fused multiply-add).
 double level_width(Isa isa) {
@@ -75,12 +116,12 @@ Efficiency efficiency(Target target, DType dtype) {
   }
 }
 
-constexpr double kPackBytesPerUs = 4e3;  // plain b into a panel, one thread
+constexpr double kPackBytesPerUs = 4e3, kPackCodesPerUs = 1e3;  // plain b into a panel, one thread; bytes
 constexpr double kCallUs = 0.3, kTeamUs = 1.5;
 
 /// What decides whether a team is worth starting: compute, or the weights at L2 speed, on one thread.
 double us_on_one(Target target, const Gemm::Problem& p, const Device& device) {
-  const double bytes = static_cast<double>(p.batch * p.n * p.k * width_of(p));
+  const double bytes = weight_bytes(p);
   const double l2 = device.profile.l2_bytes / std::max(1, device.profile.threads);
   return std::max(compute_us(target, p, device), bytes / std::max(l2, 1e9) * 1e6);
 }
@@ -94,7 +135,14 @@ int threads_of(Target target, const Gemm::Problem& p, const Device& device, int 
 /// Bytes of workspace for bias vectors that have to be converted to f32.
 int64_t bias_bytes(const Gemm::Problem& p) {
   if (p.bias == DType::none || p.bias == DType::f32) return 0;
-  return (p.batch * p.n * 4 + 63) / 64 * 64;
+  return align64(p.batch * p.n * 4);
+}
+/// And for a as kernels multiply it, when it is f8e4m3, and for codes that have to be packed.
+int64_t wide_a_bytes(const Gemm::Problem& p) { return p.a == DType::f8e4m3 ? align64(p.batch * p.m * p.k * width_of(p)) : 0; }
+int64_t packed_b_bytes(const Gemm::Problem& p) {
+  if (!packs_before(p)) return 0;
+  const int64_t panel = coded_panel_bytes(panel_codes(p.weight(), p.b_quant), p.k);
+  return align64(int64_t{sizeof(PackedHeader)} + p.batch * panels_of(p) * panel);
 }
 
 const float* f32_row(const View& view, int64_t batch) {
@@ -124,10 +172,13 @@ double rate_of_one(Target target, DType dtype, const Device& device) {
 }
 
 double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
-  const Efficiency e = efficiency(target, p.a);
-  const double rows = std::max(static_cast<double>(p.m), e.full_rows);
+  const DType math = multiplied_type(target, p.a, p.a_quant);
+  const Efficiency e = efficiency(target, math);
+  constexpr double kBlockRows = 96, kTileBlockRows = 352;  // decoded for at a time
+  const double blocks = std::ceil(static_cast<double>(p.m) / (target == Target::x86_amx ? kTileBlockRows : kBlockRows));
+  const double rows = std::max(static_cast<double>(p.m), e.full_rows) + blocks * decode_rows(target, p);
   const double flops = 2.0 * static_cast<double>(p.batch) * rows * static_cast<double>(p.n) * static_cast<double>(p.k);
-  return flops / (std::max(rate_of_one(target, p.a, device), 1e6) * e.of_peak) * 1e6;
+  return flops / (std::max(rate_of_one(target, math, device), 1e6) * e.of_peak) * 1e6;
 }
 
 // By rows when every thread keeps at least 128 of them and the weights, which each thread then reads as a whole, are small
@@ -141,11 +192,11 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
   if (t == 1) {
     out.rows = p.m;
     out.panels = panels_of(p);
-    out.scratch = panel_scratch(p.m, p.k, out.panels, width_of(p), p.b_format == WeightFormat::strided);
+    out.scratch = panel_scratch(p.m, p.k, out.panels, width_of(p), packs_in_kernel(p));
     return out;
   }
   if (split_knob == 0) {
-    const int64_t rows_each = p.m / t, weight = p.n * p.k * width_of(p);
+    const int64_t rows_each = p.m / t, weight = p.n * p.k * bits(p.weight()) / 8;
     by_rows = rows_each >= 128 && weight <= (int64_t{8} << 20) * (rows_each / 128);
   }
   if (by_rows && p.batch == 1) {
@@ -157,13 +208,18 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
   out.rows = std::min(p.m, (row_groups + out.row_parts - 1) / out.row_parts * 32);
   // A part's panels of one matrix: its scratch is used again for the next one.
   out.panels = std::min(panels_of(p), (panels + out.panel_parts - 1) / out.panel_parts);
-  out.scratch = panel_scratch(out.rows, p.k, out.panels, width_of(p), p.b_format == WeightFormat::strided);
+  out.scratch = panel_scratch(out.rows, p.k, out.panels, width_of(p), packs_in_kernel(p));
   return out;
 }
 
 template <Target kTarget> Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("b is packed for oneDNN; this row reads panel32 or plain rows");
-  if (p.a == DType::f8e4m3) return Support::no("there is no panel kernel for f8e4m3 yet");
+  if (p.coded()) {
+    if (p.a == DType::i8) return Support::no("there is no panel kernel for i8 x ", p.b, " yet");
+    if (coded_kernel(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device) == nullptr)
+      return Support::no("the tile unit multiplies bf16 by codes, not ", p.a);
+    return Support::yes();
+  }
   if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
   if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
   return Support::yes();
@@ -181,8 +237,7 @@ template <Target kTarget> Guess guess(const Gemm::Problem& p, const Device& devi
   const double memory = Gemm::cost(p).bytes / std::max(bandwidth, 1e8) * 1e6;
   double pack = 0;
   if (p.b_format == WeightFormat::strided) {
-    const double bytes = static_cast<double>(p.batch * p.n * p.k * width_of(p));
-    pack = bytes * parts.row_parts / kPackBytesPerUs / busy;
+    pack = p.coded() ? weight_bytes(p) / kPackCodesPerUs / threads : weight_bytes(p) * parts.row_parts / kPackBytesPerUs / busy;
   }
   return {.config = {}, .us = kCallUs + (threads > 1 ? kTeamUs : 0) + std::max(compute, memory) + pack};
 }
@@ -195,35 +250,82 @@ template <Target kTarget> size_t workspace(const Gemm::Problem& p, const Config&
     const Partition part = partition(p, config[kSplit], t);
     scratch = std::max(scratch, part.scratch * part.parts());
   }
-  return static_cast<size_t>(scratch + bias_bytes(p));
+  return static_cast<size_t>(scratch + bias_bytes(p) + wide_a_bytes(p) + packed_b_bytes(p));
 }
+
+namespace {
+
+/// The operands as the kernels take them.
+struct Operands {
+  View a, b;
+  PanelFn kernel = nullptr;
+};
+Operands operands_of(Target target, const GemmArgs& args, const Gemm::Problem& p, std::byte* workspace, Launch& launch) {
+  Operands out{.a = args.a, .b = args.b};
+  const DType a_type = multiplied_type(target, p.a, p.a_quant);
+  if (a_type != p.a) {
+    const bool batched = args.a.rank == 3;
+    out.a = batched ? View(workspace, a_type, {p.batch, p.m, p.k}) : View(workspace, a_type, {p.m, p.k});
+    for (int64_t i = 0; i < p.batch; ++i) {
+      const View scale = batched && is_block(p.a_quant) ? slice(args.a_scale, i) : args.a_scale;
+      widen_rows(batched ? slice(args.a, i) : args.a, scale, p.a_quant, a_type, workspace + i * p.m * p.k * (bits(a_type) / 8),
+                 launch.threads);
+    }
+  }
+  out.kernel = p.coded() ? coded_kernel(target, a_type, launch.device) : panel_kernel(target, p.a, launch.device);
+  if (packs_before(p)) {
+    PackArgs pack{.weights = args.b, .gate = p.gate};
+    if (is_block(p.b_quant)) pack.quant = p.b_quant, pack.scale = args.b_scale;
+    out.b = pack_weights(pack, workspace + wide_a_bytes(p));
+  }
+  return out;
+}
+
+/// Scales of matrix `index`, row by row from `row` on, or one factor for all.
+void set_scales(PanelTask& task, const GemmArgs& args, const Gemm::Problem& p, int64_t index, int64_t row) {
+  task.sum_scale = 1;
+  task.a_scale = task.b_scale = nullptr;
+  const auto set = [&](const View& scale, Quant quant, const float*& to, int64_t begin) {
+    if (!scale.given() || is_block(quant)) return;
+    const float* from = f32_row(scale, index);
+    if (quant == Quant::per_tensor) task.sum_scale *= *from;
+    else to = from + begin;
+  };
+  set(args.a_scale, p.a_quant, task.a_scale, row);
+  set(args.b_scale, p.b_quant, task.b_scale, 0);
+  set(args.b_global_scale, Quant::per_tensor, task.b_scale, 0);
+}
+
+}  // namespace
 
 template <Target kTarget> void launch(const GemmArgs& args, const Gemm::Problem& p, const Config& config, Launch& launch) {
   const int threads = threads_of(kTarget, p, launch.device, launch.threads);
   const Partition part = partition(p, config[kSplit], threads);
-  const PanelFn kernel = panel_kernel(kTarget, p.a, launch.device);
-  const int64_t width = width_of(p), panels = panels_of(p);
+  const int64_t panels = panels_of(p);
   const bool batched = args.a.rank == 3;
   const int row_dim = args.a.rank - 2;
 
   auto* bias = bias_bytes(p) > 0 ? reinterpret_cast<float*>(launch.workspace) : nullptr;
   if (bias != nullptr) widen_bias(args.bias, p.n, bias);
-  std::byte* const scratch = launch.workspace + bias_bytes(p);
+  const auto [a, b, kernel] = operands_of(kTarget, args, p, launch.workspace + bias_bytes(p), launch);
+  std::byte* const scratch = launch.workspace + bias_bytes(p) + wide_a_bytes(p) + packed_b_bytes(p);
+  const int64_t width = bits(a.dtype) / 8;
 
   PanelTask call;
   call.n = p.n_out();
   call.k = p.k;
-  call.a_stride = args.a.stride[row_dim] * width;
+  call.a_stride = a.stride[row_dim] * width;
   call.c_stride = args.c.stride[row_dim] * (bits(p.c) / 8);
   call.c_dtype = p.c;
   call.gate = p.gate;
   call.activation = args.activation;
+  if (p.coded()) call.codes = panel_codes(p.weight(), p.b_quant);
   // A single plain row has no stride of its own, but 0 would mean packed.
-  if (p.b_format == WeightFormat::strided) call.b_row_stride = p.n > 1 ? args.b.stride[row_dim] * width : kStepBytes;
+  if (packs_in_kernel(p)) call.b_row_stride = p.n > 1 ? b.stride[row_dim] * width : kStepBytes;
   call.block_m = config[kBlockM];
   call.chunk_k = config[kChunkK];
 
-  parallel(std::min(threads, part.parts()), [&](int thread, int team) {
+  parallel(std::min(threads, part.parts()), [&, &a = a, &b = b, kernel = kernel](int thread, int team) {
     // A team may come out smaller than asked for: parts are dealt out, not assumed.
     for (int index = thread; index < part.parts(); index += team) {
       PanelTask task = call;
@@ -239,16 +341,13 @@ template <Target kTarget> void launch(const GemmArgs& args, const Gemm::Problem&
       for (int64_t at = mine.begin; at < mine.end; ++matrix) {
         task.panel_begin = at - matrix * panels;
         task.panel_end = std::min(panels, task.panel_begin + mine.end - at);
-        const int64_t a_matrix = batched ? matrix * args.a.stride[0] * width : 0;
+        const int64_t a_matrix = batched ? matrix * a.stride[0] * width : 0;
         const int64_t c_matrix = batched ? matrix * args.c.stride[0] * (bits(p.c) / 8) : 0;
-        task.a = static_cast<const std::byte*>(args.a.data) + a_matrix + rows.begin * call.a_stride;
+        task.a = static_cast<const std::byte*>(a.data) + a_matrix + rows.begin * call.a_stride;
         task.c = static_cast<std::byte*>(args.c.data) + c_matrix + rows.begin * call.c_stride;
-        if (p.b_format == WeightFormat::strided)
-          task.b = static_cast<const std::byte*>(args.b.data) + (batched ? matrix * args.b.stride[0] * width : 0);
-        else task.b = packed_matrix(args.b, matrix);
-        task.a_scale = f32_row(args.a_scale, matrix);
-        if (task.a_scale != nullptr) task.a_scale += rows.begin;
-        task.b_scale = f32_row(args.b_scale, matrix);
+        if (packs_in_kernel(p)) task.b = static_cast<const std::byte*>(b.data) + (batched ? matrix * b.stride[0] * width : 0);
+        else task.b = packed_matrix(b, matrix);
+        set_scales(task, args, p, matrix, rows.begin);
         task.bias = bias == nullptr ? f32_row(args.bias, matrix) : bias + (args.bias.rank == 2 ? matrix * p.n : 0);
         kernel(task);
         at += task.panel_end - task.panel_begin;

@@ -170,6 +170,8 @@ double gemm_tile_us(double tiles, int64_t k, DType a, GemmTileShape shape, const
 namespace {
 
 Support takes_plain_rows(const Gemm::Problem& p, const Device&) {
+  if (p.b != DType::none) return Support::no("b is ", p.b, " and a is ", p.a, "; this kernel takes operands of one type");
+  if (!p.common()) return Support::no("this kernel has no scales of blocks (", p.a_quant, ", ", p.b_quant, ")");
   return p.b_format == WeightFormat::strided ? Support::yes()
                                              : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
 }

@@ -13,6 +13,7 @@
 // next group's come in between the tile products of the next block's first step, where they cost nothing; a finished
 // group's epilogue runs during the steps of the block after it, on the vector ports that tile products leave idle.
 // Bound by: weights from memory up to 64 rows, then the feed of tiles from L1 and L2.
+// Coded panels (x86_decode.h): the same loops over bf16 tiles decoded a chunk at a time into L1, once for each block of rows.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other rows.
 #include <cstring>
@@ -22,6 +23,7 @@
 #include "device/x86/vec.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
+#include "ops/gemm/x86_decode.h"
 #include "ops/gemm/x86_transpose.h"
 
 namespace eitri {
@@ -32,12 +34,14 @@ using namespace eitri::vec512;
 namespace tiles = eitri::EITRI_AMX_TILES;
 
 constexpr int64_t kGroupRows = 32;
-constexpr int64_t kSumsRow = kPanelColumns * 4;        // bytes of a row of sums
-constexpr int64_t kSumsTile = 16 * kSumsRow;           // from the upper 16 rows to the lower
-constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;  // 4 KiB
-constexpr int64_t kStepWeights = 2 * kTileBytes;       // weights of a k-step
-constexpr int64_t kMostA = 880 << 10;                  // bytes of an A block
-constexpr int64_t kStreamBytes = 2 << 20;              // c of this size bypasses the caches
+constexpr int64_t kSumsRow = kPanelColumns * 4;           // bytes of a row of sums
+constexpr int64_t kSumsTile = 16 * kSumsRow;              // from the upper 16 rows to the lower
+constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;     // 4 KiB
+constexpr int64_t kStepWeights = 2 * kTileBytes;          // weights of a k-step
+constexpr int64_t kMostA = 880 << 10;                     // bytes of an A block
+constexpr int64_t kCodesAhead = 4096;                     // bytes of codes between fetch and use
+constexpr int64_t kCodedChunk = 8, kMostCodedChunk = 20;  // k-steps decoded at a time up to 16 rows, and at most
+constexpr int64_t kStreamBytes = 2 << 20;                 // c of this size bypasses the caches
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -61,6 +65,7 @@ struct Plan {
       steps = least(steps, kMostA / (rows * kStepBytes));
     }
     if (task.chunk_k > 0) chunk = task.chunk_k;
+    if (task.codes.dtype != DType::none) chunk = task.chunk_k == 0 && task.m <= 16 ? kCodedChunk : least(chunk, kMostCodedChunk);
     // Even shares instead of a small rest.
     if (task.m > 16) rows = divide_up(divide_up(task.m, divide_up(task.m, rows)), kGroupRows) * kGroupRows;
     if (all_steps > 0) steps = divide_up(all_steps, divide_up(all_steps, steps));
@@ -94,7 +99,7 @@ template <Sums kSums> void stream_rows(const PanelTask& task, const PanelVectors
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t i = pending.row + r;
     const int64_t source = task.row_index != nullptr ? task.row_index[i] & task.row_mask : i;
-    float row_factor = task.a_scale != nullptr ? task.a_scale[source] : 1.0f;
+    float row_factor = task.a_scale != nullptr ? task.sum_scale * task.a_scale[source] : task.sum_scale;
     if (task.row_weight != nullptr) row_factor *= task.row_weight[i];
     const F factor = F::set1(row_factor);
     F x[2];
@@ -258,6 +263,47 @@ template <Sums kSums> void finish_empty(const PanelTask& task) {
   }
 }
 
+/// Steps of a coded panel as tiles of bf16. A scaled code is rounded to it, to nearest: by at most 2^-8 of itself, and not at all where
+/// it has 8 bits (f8e8m0 scales; f4e2m1 x f8e4m3).
+template <DType kCode, bool kScaled> struct DecodeBf16 {
+  static void run(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    for (const int64_t end = step + steps; step < end; ++step) {
+      fetch_codes(codes, panel, step, kCodesAhead);
+      for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes)
+        decode_tile<kCode, kScaled>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 scale) {
+          if constexpr (kScaled) {
+            const __m512i even = _mm512_add_epi32(_mm512_castps_si512(_mm512_mul_ps(even_of(pairs), scale)), half);
+            const __m512i odd = _mm512_add_epi32(_mm512_castps_si512(_mm512_mul_ps(odd_of(pairs), scale)), half);
+            pairs = _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, high_half(), 0xf8);
+          }
+          _mm512_store_si512(to + row * 64, pairs);
+        });
+    }
+  }
+};
+
+/// mxfp4: a power of two moves the exponents of all but zeros.
+void decode_mxf4(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
+  for (const int64_t end = step + steps; step < end; ++step) {
+    fetch_codes(codes, panel, step, kCodesAhead);
+    for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes) {
+      const std::byte* const at = panel + coded_scale_offset(codes, step) + tile * 16;
+      const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+      const __m512i pair = _mm512_or_si512(code, _mm512_slli_epi32(code, 16));
+      const __m512i moved = _mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7);
+      decode_tile<DType::f4e2m1, false>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 /*scale*/) {
+        const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(0x7fff));
+        _mm512_store_si512(to + row * 64, _mm512_mask_add_epi16(pairs, some, pairs, moved));
+      });
+    }
+  }
+}
+DecodeFn decoder_of(const PanelCodes& codes) {
+  const bool powers = codes.dtype == DType::f4e2m1 && codes.scale == DType::f8e8m0;
+  return powers ? decode_mxf4 : vec512::decoder_of<DecodeBf16>(codes);
+}
+
 bool may_stream(const PanelTask& task) {
   const int64_t width = task.c_dtype == DType::f32 ? 4 : 2;
   return task.m > 64 && task.m * task.n * width >= kStreamBytes && task.gate == GateLayout::none &&
@@ -265,20 +311,22 @@ bool may_stream(const PanelTask& task) {
          (reinterpret_cast<uintptr_t>(task.c) | static_cast<uintptr_t>(task.c_stride)) % 64 == 0;
 }
 
-template <Sums kSums> void run(const PanelTask& task) {
+template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
   constexpr int64_t kElementBytes = kSums == Sums::i32 ? 1 : 2;
   const int64_t k_bytes = task.k * kElementBytes, steps = divide_up(k_bytes, kStepBytes);
   if (steps == 0) return finish_empty<kSums>(task);
   const Plan plan(task, steps);
-  const bool plain = task.b_row_stride != 0, stream = may_stream(task);
+  const bool plain = !kCoded && task.b_row_stride != 0, stream = may_stream(task);
+  const bool fetches = !plain && !kCoded;  // of weights: decoders fetch codes themselves
   const bool split_k = steps > plan.steps;
-  const int64_t weight_panel = panel_bytes(task.k, kElementBytes);
+  const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
+  const DecodeFn decode = kCoded ? decoder_of(task.codes) : nullptr;
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
 
   // Scratch: where the first block "returns" the sums of no block; A; sums of a block of rows, of all panels when blocks of
-  // k follow each other; a packed panel.
+  // k follow each other; a packed panel, or a decoded chunk of one.
   const int64_t block_groups = divide_up(plan.rows, kGroupRows);
   std::byte* const nowhere = task.scratch;
   std::byte* const a_block = nowhere + kSumsGroup;
@@ -305,7 +353,7 @@ template <Sums kSums> void run(const PanelTask& task) {
       const int64_t here = least(plan.steps, steps - k0);
       const bool last = k0 + here == steps;
       const std::byte* const first_weights = task.b + task.panel_begin * weight_panel + k0 * kStepWeights;
-      pack_a(task, k_bytes, m0, rows, k0, here, plan.chunk, a_block, first_weights, plain || task.m > 160 ? 0 : 1024);
+      pack_a(task, k_bytes, m0, rows, k0, here, plan.chunk, a_block, first_weights, !fetches || task.m > 160 ? 0 : 1024);
       for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const std::byte* b_panel = task.b + panel * weight_panel + k0 * kStepWeights;
         // What is read after this panel: its successor, or the first one again for other rows or another k.
@@ -323,7 +371,11 @@ template <Sums kSums> void run(const PanelTask& task) {
         std::byte* const sums = all_sums + (panel - task.panel_begin) * panel_sums;
         for (int64_t c0 = 0; c0 < here; c0 += plan.chunk) {
           const int64_t count = least(plan.chunk, here - c0);
-          const std::byte* const b = b_panel + c0 * kStepWeights;
+          const std::byte* b = b_panel + c0 * kStepWeights;
+          if constexpr (kCoded) {
+            decode(task.codes, task.b + panel * weight_panel, k0 + c0, count, plain_panel);
+            b = plain_panel;
+          }
           const bool first = k0 + c0 == 0, final = last && c0 + count == here;
           const std::byte* const soon = plan.ahead > 0 ? b + plan.ahead : c0 + count < here ? b + count * kStepWeights : next_panel;
           for (int64_t g = 0; g < groups; ++g) {
@@ -333,7 +385,7 @@ template <Sums kSums> void run(const PanelTask& task) {
             const std::byte* const a = a_block + (c0 * row_tiles + g * 2 * count) * kTileBytes;
             Ahead ahead = {};
             ahead.weights = soon + g * lines * count * 64;
-            ahead.weight_lines = plain || g * lines >= kStepWeights / 64 ? 0 : lines;
+            ahead.weight_lines = !fetches || g * lines >= kStepWeights / 64 ? 0 : lines;
             ahead.near = plan.near;
             ahead.sum_lines = panel_sums > 0 && panel + 1 < task.panel_end ? divide_up(kSumsGroup / 64, here) : 0;
             ahead.sums = c + panel_sums + c0 * 64 * ahead.sum_lines;
@@ -367,8 +419,9 @@ namespace amx_emulated {
 #else
 namespace amx {
 #endif
-void panel_bf16(const PanelTask& task) { run<Sums::f32>(task); }
-void panel_i8(const PanelTask& task) { run<Sums::i32>(task); }
+void panel_bf16(const PanelTask& task) { run<Sums::f32, false>(task); }
+void panel_i8(const PanelTask& task) { run<Sums::i32, false>(task); }
+void coded_bf16(const PanelTask& task) { run<Sums::f32, true>(task); }
 }  // namespace amx or amx_emulated
 
 }  // namespace eitri

@@ -6,6 +6,7 @@
 // 19 of i8 a core; f32 needs none) or memory below.
 #include <immintrin.h>
 
+#include "base/numeric.h"
 #include "ops/gemm/panel_blocked.h"
 
 namespace eitri {
@@ -14,12 +15,14 @@ namespace {
 
 using namespace eitri::vec256;
 
+constexpr int64_t kCodesAhead = 4096;  // bytes of codes between fetch and use
+
 EITRI_INLINE __m256i load_words(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 EITRI_INLINE void store_words(std::byte* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
 
 struct FloatSums {
   static constexpr int64_t kRows = 6;
-  static constexpr bool kFreshSums = false;
+  static constexpr bool kFreshSums = false, kCoded = false;
   static constexpr Sums kSums = Sums::f32;
   struct Acc {
     __m256 low, high;
@@ -106,7 +109,7 @@ struct UnitF16 : FloatSums {
 /// (k+1, k+3): what shifting bytes to words gives without a shuffle. A rows are paired alike.
 struct UnitI8 {
   static constexpr int64_t kElementBytes = 1, kDwordSteps = 2, kRows = 6;
-  static constexpr bool kInPlace = false, kFreshSums = false;
+  static constexpr bool kInPlace = false, kFreshSums = false, kCoded = false;
   static constexpr Sums kSums = Sums::i32;
   struct Acc {
     __m256i low, high;
@@ -156,6 +159,96 @@ struct UnitI8 {
   }
 };
 
+// Coded panels: eight columns at a time, to f32. panel_kernels.h has the picture.
+EITRI_INLINE __m256 ones() { return _mm256_set1_ps(1.0f); }
+EITRI_INLINE __m256i dwords(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+
+/// Codes in the low byte of dwords. Normal codes: exponent and mantissa moved, the exponent rebased; below them (m + 8) / 8 - 1 eighths of
+/// the first normal one, exact.
+EITRI_INLINE __m256 f8_values(__m256i codes) {
+  constexpr uint32_t kRebase = static_cast<uint32_t>(127 - F8e4m3::bias) << 23;
+  const __m256i code = _mm256_and_si256(codes, dwords(0x7f)), moved = _mm256_slli_epi32(code, 20);
+  const __m256i rare = _mm256_cmpgt_epi32(dwords(8), code);
+  const __m256 first = _mm256_castsi256_ps(dwords(kRebase + (1u << 23)));
+  const __m256 small = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_or_si256(moved, _mm256_castps_si256(first))), first);
+  const __m256 normal = _mm256_castsi256_ps(_mm256_add_epi32(moved, dwords(kRebase)));
+  __m256 x = _mm256_blendv_ps(normal, small, _mm256_castsi256_ps(rare));
+  const __m256i nan = _mm256_cmpeq_epi32(code, dwords(0x7f));
+  x = _mm256_or_ps(x, _mm256_and_ps(_mm256_castsi256_ps(nan), _mm256_castsi256_ps(dwords(0x7fc00000))));
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, dwords(0x80)), 24);
+  return _mm256_or_ps(x, _mm256_castsi256_ps(sign));
+}
+
+/// The value of k `i` of eight columns' dwords.
+template <DType kCode, int i> EITRI_INLINE __m256 code_values(__m256i v) {
+  if constexpr (kCode == DType::i8) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * i), 24));
+  } else if constexpr (kCode == DType::f8e4m3) {
+    return f8_values(_mm256_srli_epi32(v, 8 * (i == 1 ? 2 : i == 2 ? 1 : i)));
+  } else {
+    constexpr int kShift = 4 * (i % 2 * 4 + i / 2);
+    if constexpr (kCode == DType::i4) return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 28 - kShift), 28));
+    const __m256i code = _mm256_srli_epi32(v, kShift);  // the permutation takes three bits
+    const __m256 magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), code);
+    return _mm256_or_ps(magnitude, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_and_si256(code, dwords(8)), 28)));
+  }
+}
+
+EITRI_INLINE __m256 scale_values(DType dtype, const std::byte* p) {
+  if (dtype == DType::none) return ones();
+  if (dtype == DType::f32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  if (dtype == DType::f8e8m0) return _mm256_castsi256_ps(_mm256_slli_epi32(codes, 23));  // packing leaves no code 0 or 255
+  return f8_values(codes);
+}
+
+template <DType kCode> void decode_half(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t column, std::byte* to) {
+  constexpr int64_t kPer = kCode == DType::i4 || kCode == DType::f4e2m1 ? 8 : 4;  // k in a dword
+  const std::byte* from = panel + coded_tile_offset(codes, step, column / 16) + column % 16 * 4;
+  __m256 scale[2] = {ones(), ones()};  // of the lower and the upper 16 k
+  if (codes.scale != DType::none) {
+    const std::byte* at = panel + coded_scale_offset(codes, step) + column * codes.scale_width();
+    scale[0] = scale_values(codes.scale, at);
+    scale[1] = codes.group == 16 ? scale_values(codes.scale, at + kPanelColumns * codes.scale_width()) : scale[0];
+  }
+  for (int64_t row = 0; row < kDecodedSteps / kPer; ++row) {
+    const __m256i v = load_words(from + row * 64);
+    std::byte* const out = to + row * kPer / 16 * blocked::kStepTiles + row * kPer % 16 * 64;
+    const __m256 s = scale[row * kPer / 16];
+    const auto put = [&](int k, __m256 x) { store_words(out + k * 64, _mm256_castps_si256(_mm256_mul_ps(x, s))); };
+    put(0, code_values<kCode, 0>(v));
+    put(1, code_values<kCode, 1>(v));
+    put(2, code_values<kCode, 2>(v));
+    put(3, code_values<kCode, 3>(v));
+    if constexpr (kPer == 8) {
+      put(4, code_values<kCode, 4>(v));
+      put(5, code_values<kCode, 5>(v));
+      put(6, code_values<kCode, 6>(v));
+      put(7, code_values<kCode, 7>(v));
+    }
+  }
+}
+
+template <DType kType> struct UnitCoded : FloatSums {
+  static constexpr int64_t kElementBytes = kType == DType::f32 ? 4 : 2, kDwordSteps = 2;
+  static constexpr bool kInPlace = false, kCoded = true;
+  static void convert_a(const std::byte* row, int64_t count, int64_t steps, std::byte* to) { widen_row<kType>(row, count, steps, to); }
+  static void decode_step(const PanelCodes& codes, const std::byte* panel, int64_t step, std::byte* to) {
+    const int64_t quarter = span_bytes(codes) / 4;
+    for (int64_t i = 0; i < quarter; i += 64) _mm_prefetch(panel + step * quarter + kCodesAhead + i, _MM_HINT_T0);
+    for (int64_t column = 0; column < kPanelColumns; column += 8) {
+      std::byte* const out = to + column / 16 * kTileBytes + column % 16 * 4;
+      switch (codes.dtype) {
+        case DType::f8e4m3: decode_half<DType::f8e4m3>(codes, panel, step, column, out); break;
+        case DType::i8: decode_half<DType::i8>(codes, panel, step, column, out); break;
+        case DType::i4: decode_half<DType::i4>(codes, panel, step, column, out); break;
+        default: decode_half<DType::f4e2m1>(codes, panel, step, column, out);
+      }
+    }
+  }
+};
+template <DType kType> void run_coded(const PanelTask& task) { run_blocked<UnitCoded<kType>>(task); }
+
 }  // namespace
 
 namespace avx2 {
@@ -164,6 +257,9 @@ void panel_f32(const PanelTask& task) { run_blocked<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run_blocked<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run_blocked<UnitF16>(task); }
 void panel_i8(const PanelTask& task) { run_blocked<UnitI8>(task); }
+void coded_f32(const PanelTask& task) { run_coded<DType::f32>(task); }
+void coded_bf16(const PanelTask& task) { run_coded<DType::bf16>(task); }
+void coded_f16(const PanelTask& task) { run_coded<DType::f16>(task); }
 }  // namespace avx2
 
 }  // namespace eitri

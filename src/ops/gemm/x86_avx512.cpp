@@ -1,4 +1,4 @@
-// gemm.x86_avx512.panel: rows of A times 32-column panels in fp32 FMA (bf16 and f16 widened exactly) or VNNI (i8).
+// gemm.x86_avx512.panel: rows of A times 32-column panels in fp32 FMA (bf16, f16 and codes widened exactly) or VNNI (i8).
 //
 //   for each block of rows and block of k (A block: at most 768 KiB, in L2)
 //     pack the rows to dwords, groups of up to 12 rows: [group][dword of k][row]
@@ -19,6 +19,7 @@
 #include "device/x86/vec.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
+#include "ops/gemm/x86_decode.h"
 #include "ops/gemm/x86_transpose.h"
 
 namespace eitri {
@@ -40,6 +41,7 @@ EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct FloatSums {
   using Acc = __m512;
+  static constexpr bool kStreams = true;  // the panel comes from memory
   static constexpr Sums kSums = Sums::f32;
   static EITRI_INLINE Acc start(const std::byte* sums, const int32_t* /*offsets*/, bool first) {
     return first ? _mm512_setzero_ps() : _mm512_load_ps(sums);
@@ -63,6 +65,11 @@ struct UnitF32 : FloatSums {
   template <int kRows> static EITRI_INLINE void add_row(Acc (&acc)[kRows][2], const std::byte* a, const std::byte* b) {
     add<kRows>(acc, a, _mm512_load_ps(b), _mm512_load_ps(b + kTileBytes));
   }
+};
+
+/// A decoded chunk of a coded panel: f32, in L1.
+struct UnitDecoded : UnitF32 {
+  static constexpr bool kStreams = false;
 };
 
 struct UnitBf16 : FloatSums {
@@ -112,6 +119,7 @@ struct UnitF16 : FloatSums {
 
 struct UnitI8 {
   using Acc = __m512i;
+  static constexpr bool kStreams = true;
   static constexpr Sums kSums = Sums::i32;
   static constexpr int64_t kElementBytes = 1, kVectors = 1, kDwords = 1;
   static EITRI_INLINE __m512i widen(const std::byte* row, int64_t bytes, int /*vector*/) {
@@ -145,8 +153,10 @@ void micro(const std::byte* a, const std::byte* b, int64_t steps, std::byte* sum
   }
   for (int64_t step = 0; step < steps; ++step, b += 2 * kTileBytes) {
     for (int64_t r = 0; r < 16; ++r, a += Unit::kDwords * kRows * 4) {
-      _mm_prefetch(b + r * 64 + kAhead, _MM_HINT_T0);
-      _mm_prefetch(b + r * 64 + kAhead + kTileBytes, _MM_HINT_T0);
+      if constexpr (Unit::kStreams) {
+        _mm_prefetch(b + r * 64 + kAhead, _MM_HINT_T0);
+        _mm_prefetch(b + r * 64 + kAhead + kTileBytes, _MM_HINT_T0);
+      }
       Unit::template add_row<kRows>(acc, a, b + r * 64);
     }
   }
@@ -250,6 +260,152 @@ template <class Unit> void run(const PanelTask& task) {
   }
 }
 
+// Coded panels: of each, chunks of 128 k are decoded to f32 in L1 (16 KiB), scales and all, for all groups of the block's rows. Per
+// code that is a table look-up or a few integer operations, a product and a store, once for every 96 rows; the sums of a group leave and
+// enter registers once a chunk. The order of additions is that of ascending k, as above.
+constexpr int64_t kChunkSteps = 4;                     // of kDecodedSteps
+constexpr int64_t kCodedBlockBytes = 384 << 10;        // of A
+constexpr int64_t kDecodedBytes = 2 * 2 * kTileBytes;  // a step as f32
+
+template <DType kCode, bool kScaled> struct DecodeF32 {
+  static void run(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
+    for (const int64_t end = step + steps; step < end; ++step, to += kDecodedBytes) {
+      fetch_codes(codes, panel, step, kAhead);
+      for (int64_t tile = 0; tile < 2; ++tile) {
+        std::byte* const out = to + tile * kTileBytes;
+        decode_tile<kCode, kScaled>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 scale) {
+          std::byte* const at = out + row / 8 * 2 * kTileBytes + row % 8 * 128;
+          __m512 even = even_of(pairs), odd = odd_of(pairs);
+          if constexpr (kScaled) {
+            even = _mm512_mul_ps(even, scale);
+            odd = _mm512_mul_ps(odd, scale);
+          }
+          _mm512_store_ps(at, even);
+          _mm512_store_ps(at + 64, odd);
+        });
+      }
+    }
+  }
+};
+
+// Up to kStreamRows rows a panel is not worth storing: its codes go from registers into products. Sums of 32 k start at zero, even and odd
+// k apart, which is enough chains for one row; their block scale meets them once, not every code.
+constexpr int kStreamRows = 3;
+
+/// kRows rows x 32 columns over all of k. a: [k][row].
+template <DType kCode, bool kScaled, int kRows>
+void stream(const PanelCodes& codes, const std::byte* panel, int64_t steps, const float* a, std::byte* sums) {
+  __m512 total[kRows][2];
+  for (int r = 0; r < kRows; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
+  for (int64_t step = 0; step < steps; ++step, a += kDecodedSteps * kRows) {
+    fetch_codes(codes, panel, step, kAhead);
+#pragma GCC unroll 2
+    for (int tile = 0; tile < 2; ++tile) {
+      __m512 even[kRows], odd[kRows], last_scale = _mm512_setzero_ps();
+      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+      const auto finish = [&](__m512 scale) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 sum = _mm512_add_ps(even[r], odd[r]);
+          total[r][tile] = kScaled ? _mm512_fmadd_ps(scale, sum, total[r][tile]) : _mm512_add_ps(sum, total[r][tile]);
+        }
+      };
+      decode_tile<kCode, kScaled>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 scale) {
+        if (kScaled && row == 8 && codes.group == 16) {
+          finish(last_scale);
+          for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+        }
+        last_scale = scale;
+        const __m512 left = even_of(pairs), right = odd_of(pairs);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[2 * row * kRows + r]), left, even[r]);
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[(2 * row + 1) * kRows + r]), right, odd[r]);
+        }
+      });
+      finish(last_scale);
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int tile = 0; tile < 2; ++tile) _mm512_store_ps(sums + r * kRowBytes + tile * 64, total[r][tile]);
+}
+
+using StreamFn = void (*)(const PanelCodes&, const std::byte*, int64_t, const float*, std::byte*);
+template <DType kCode, bool kScaled> StreamFn stream_of(int64_t rows) {
+  constexpr StreamFn kByRows[kStreamRows] = {stream<kCode, kScaled, 1>, stream<kCode, kScaled, 2>, stream<kCode, kScaled, 3>};
+  return kByRows[rows - 1];
+}
+StreamFn stream_of(const PanelCodes& codes, int64_t rows) {
+  const bool scaled = codes.scale != DType::none;
+  switch (codes.dtype) {
+    case DType::f8e4m3: return scaled ? stream_of<DType::f8e4m3, true>(rows) : stream_of<DType::f8e4m3, false>(rows);
+    case DType::i8: return scaled ? stream_of<DType::i8, true>(rows) : stream_of<DType::i8, false>(rows);
+    case DType::i4: return scaled ? stream_of<DType::i4, true>(rows) : stream_of<DType::i4, false>(rows);
+    default: return scaled ? stream_of<DType::f4e2m1, true>(rows) : stream_of<DType::f4e2m1, false>(rows);
+  }
+}
+
+/// A task of few rows, whose A fits as a whole.
+template <class Unit> void run_stream(const PanelTask& task, int64_t steps) {
+  constexpr int64_t kUnits = kDecodedSteps * Unit::kElementBytes / kStepBytes;
+  const int64_t panel_stride = coded_panel_bytes(task.codes, task.k);
+  std::byte* const sums = task.scratch;
+  std::byte* const a = sums + kStreamRows * kRowBytes;
+  pack_group<Unit>(task, 0, task.m, 0, steps * kUnits, a);
+  const StreamFn function = stream_of(task.codes, task.m);
+  for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+    function(task.codes, task.b + panel * panel_stride, steps, reinterpret_cast<const float*>(a), sums);
+    finish_rows<Sums::f32>(task, panel, sums, kRowBytes, 0, task.m);
+  }
+}
+
+/// Unit: of A.
+template <class Unit> void run_coded(const PanelTask& task) {
+  if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
+  constexpr int64_t kUnits = kDecodedSteps * Unit::kElementBytes / kStepBytes;  // 64-byte steps of a row in a step
+  const int64_t steps = (task.k + kDecodedSteps - 1) / kDecodedSteps, panel_stride = coded_panel_bytes(task.codes, task.k);
+  if (task.m <= kStreamRows && task.m * steps * kDecodedSteps * 4 <= kCodedBlockBytes) return run_stream<Unit>(task, steps);
+  const DecodeFn decode = decoder_of<DecodeF32>(task.codes);
+
+  const int64_t most_rows = least(task.block_m > 0 ? task.block_m : kBlockRows, kScratchRows);
+  const int64_t row_blocks = (task.m + most_rows - 1) / most_rows;
+  const int64_t even_rows = (task.m + row_blocks - 1) / row_blocks;
+  const int64_t block_rows = least((even_rows + kGroupRows - 1) / kGroupRows * kGroupRows, least(most_rows, task.m));
+  const int64_t fit = kCodedBlockBytes / (block_rows * kDecodedSteps * 4) / kChunkSteps * kChunkSteps;
+  const int64_t block_steps = least(steps, fit < kChunkSteps ? kChunkSteps : fit);
+  const bool split_k = steps > block_steps;
+
+  std::byte* const decoded = task.scratch;
+  std::byte* const a_block = decoded + kChunkSteps * kDecodedBytes;
+  std::byte* const sums_block = a_block + (block_rows * block_steps * kDecodedSteps * 4 + 63) / 64 * 64;
+  alignas(64) static constexpr int32_t kNoOffsets[kPanelColumns] = {};
+
+  for (int64_t m0 = 0; m0 < task.m; m0 += block_rows) {
+    const int64_t rows = least(block_rows, task.m - m0);
+    const Groups groups(rows);
+    int64_t step0 = 0;
+    do {  // at least once: k == 0 still has an epilogue
+      const int64_t here = least(block_steps, steps - step0);
+      for (int64_t g = 0, r = 0; g < groups.count; r += groups.rows(g++))
+        pack_group<Unit>(task, m0 + r, groups.rows(g), step0 * kUnits, here * kUnits, a_block + r * here * kDecodedSteps * 4);
+      for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        std::byte* const sums = sums_block + (split_k ? (panel - task.panel_begin) * block_rows * kRowBytes : 0);
+        if (steps == 0) std::memset(sums, 0, static_cast<size_t>(rows * kRowBytes));
+        for (int64_t c = 0; c < here; c += kChunkSteps) {
+          const int64_t count = least(kChunkSteps, here - c);
+          decode(task.codes, task.b + panel * panel_stride, step0 + c, count, decoded);
+          for (int64_t g = 0, r = 0; g < groups.count; r += groups.rows(g++)) {
+            const std::byte* const a = a_block + (r * here + groups.rows(g) * c) * kDecodedSteps * 4;
+            kMicro<UnitDecoded>[groups.rows(g) - 1](a, decoded, 2 * count, sums + r * kRowBytes, kNoOffsets, step0 + c == 0);
+          }
+        }
+        if (step0 + here >= steps) finish_rows<Sums::f32>(task, panel, sums, kRowBytes, m0, rows);
+      }
+      step0 += here;
+    } while (step0 < steps);
+  }
+}
+
 }  // namespace
 
 namespace avx512 {
@@ -257,6 +413,9 @@ void panel_f32(const PanelTask& task) { run<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run<UnitF16>(task); }
 void panel_i8(const PanelTask& task) { run<UnitI8>(task); }
+void coded_f32(const PanelTask& task) { run_coded<UnitF32>(task); }
+void coded_bf16(const PanelTask& task) { run_coded<UnitBf16>(task); }
+void coded_f16(const PanelTask& task) { run_coded<UnitF16>(task); }
 }  // namespace avx512
 
 }  // namespace eitri

@@ -37,7 +37,9 @@ void poison_padding(const GroupedGemm::Args& args, const Maker& maker) {
   for (int64_t p = 0; p < args.a.shape[0]; ++p) {
     if (p < used && (ids[p] & kTokenMask) < args.tokens) continue;
     std::memset(row(args.a, p), 0xff, bytes);
-    if (args.a_scale.given()) std::memset(row(args.a_scale, p), 0xff, sizeof(float));
+    const View& scale = args.a_scale;
+    if (!scale.given() || scale.shape[0] != args.a.shape[0]) continue;
+    std::memset(row(scale, p), 0xff, static_cast<size_t>(bytes_for(scale.dtype, scale.rank == 2 ? scale.shape[1] : 1)));
   }
 }
 
@@ -95,6 +97,42 @@ std::vector<Case<Problem>> test_cases() {
   add("no positions", 1, [](Problem& p) { p.tokens = 0, p.experts = 0; });
   add("B03 no k", 2, [](Problem& p) { p.k = 0; });
   add("no n", 2, [](Problem& p) { p.n = 0; });
+  struct Coding {
+    DType a, b;
+    Quant a_quant, b_quant;
+  };
+  using enum Quant;
+  constexpr DType kF8 = DType::f8e4m3, kF4 = DType::f4e2m1, kBf16 = DType::bf16;
+  constexpr Coding kCodings[] = {{kBf16, kF8, none, per_tensor},
+                                 {kBf16, kF8, none, per_token},
+                                 {kBf16, kF8, none, per_128x128},
+                                 {kBf16, kF8, none, per_1x32},
+                                 {kBf16, DType::i8, none, per_token},
+                                 {kBf16, DType::i8, none, per_1x128},
+                                 {kBf16, DType::i4, none, per_1x32},
+                                 {kBf16, DType::i4, none, per_1x128},
+                                 {kBf16, kF4, none, per_1x32},
+                                 {kBf16, kF4, none, per_1x16},
+                                 {DType::f16, kF4, none, per_1x32},
+                                 {DType::f32, DType::i4, none, per_1x32},
+                                 {kF8, DType::none, per_token, per_token},
+                                 {kF8, DType::none, per_tensor, per_tensor},
+                                 {kF8, DType::none, per_1x128, per_128x128},
+                                 {kF8, DType::none, per_1x32, per_1x32},
+                                 {kF8, kF4, per_1x32, per_1x32}};
+  for (const Coding& coding : kCodings)
+    for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
+      for (const Gather gather : {Gather::token, Gather::position}) {
+        const auto code = [&](Problem& p) {
+          p.a = coding.a, p.b = coding.b, p.a_quant = coding.a_quant, p.b_quant = coding.b_quant;
+          p.b_format = format, p.gather = gather, p.c = is_float(coding.a) && bits(coding.a) > 8 ? coding.a : DType::bf16;
+        };
+        add("weights of few bits", 2, [&](Problem& p) { code(p), p.n = 150, p.k = 194, p.tokens = 7, p.bias = p.row_weight = true; });
+        add("weights of few bits, gated", 3, [&](Problem& p) {
+          code(p), p.n = 300, p.k = 96, p.tokens = 40, p.gate = gather == Gather::token ? GateLayout::separated : GateLayout::interleaved;
+          p.activation = ActivationKind::silu;
+        });
+      }
   if (library::version() == 0) return out;
   add("a library's layout", 2, [](Problem& p) { p.b_format = WeightFormat::onednn; });
   add("a library's layout, i8", 2,
@@ -162,12 +200,23 @@ GroupedGemm::Args GroupedGemm::make(const Problem& p, Maker& maker) {
   args.num_valid = sort.num_valid;
   const bool quantised = p.a == DType::i8;
   const int64_t a_rows = p.gather == Gather::token ? p.tokens : p.capacity;
-  args.a = maker.input("a", p.a, {a_rows, p.k}, quantised ? Fill::code : Fill::normal);
-  args.b = make_weights(maker, "b", p.a, {p.experts, p.n, p.k}, p.gate, p.b_format, p.expected_rows() / std::max<int64_t>(1, p.experts));
+  args.a = maker.input("a", p.a, {a_rows, p.k}, quantised || p.a == DType::f8e4m3 ? Fill::code : Fill::normal);
+  if (p.coded()) {
+    const CodedWeights b = make_coded_weights(maker, "b", p.weight(), {p.experts, p.n, p.k}, p.b_quant, p.gate, p.b_format);
+    args.b = b.weights, args.b_scale = b.scale, args.b_global_scale = b.global_scale;
+    if (is_block(p.b_quant)) args.b_quant = p.b_quant;
+  } else {
+    args.b = make_weights(maker, "b", p.a, {p.experts, p.n, p.k}, p.gate, p.b_format, p.expected_rows() / std::max<int64_t>(1, p.experts));
+  }
   args.c = maker.output("c", p.c, {p.capacity, p.n_out()});
   if (quantised) {
     args.a_scale = maker.input("a_scale", DType::f32, {a_rows}, Fill::scale);
     args.b_scale = maker.input("b_scale", DType::f32, {p.experts, p.n}, Fill::scale);
+  } else if (is_block(p.a_quant)) {
+    args.a_quant = p.a_quant;
+    args.a_scale = maker.input("a_scale", block_scale_dtype(p.a, p.a_quant), {a_rows, blocks_of(p.k, block_k(p.a_quant))}, Fill::scale);
+  } else if (p.a == DType::f8e4m3) {
+    args.a_scale = maker.input("a_scale", DType::f32, {p.a_quant == Quant::per_tensor ? 1 : a_rows}, Fill::scale);
   }
   if (p.bias) args.bias = maker.input("bias", DType::f32, {p.experts, p.n}, Fill::normal);
   if (p.row_weight) args.row_weight = rows(sort.sorted_weights, 0, p.capacity);

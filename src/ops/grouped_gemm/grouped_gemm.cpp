@@ -18,12 +18,17 @@ namespace {
 constexpr const char* kOp = GroupedGemm::name;
 constexpr std::array kGatherNames = {"token", "position"};
 
-bool is_operand(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
+bool is_operand(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8 || dtype == DType::f8e4m3;
+}
 
 WeightFormat check_weights(const GroupedGemmArgs& args, int64_t k) {
   const View& b = args.b;
   check_view(b, kOp, "b", 3);
-  require(b.dtype == args.a.dtype, kOp, ": b is ", b, "; expected ", args.a.dtype, " (dtype of a)");
+  require(goes_with(args.a.dtype, b.dtype), kOp, ": b is ", b, "; expected ", args.a.dtype, " (dtype of a)",
+          args.a.dtype == DType::i8       ? ""
+          : args.a.dtype == DType::f8e4m3 ? " or f4e2m1"
+                                          : ", f8e4m3, i8, i4 or f4e2m1");
   require(b.shape[2] == k, kOp, ": b is ", b, "; expected last extent ", k, " (columns of a)");
   require(b.shape[0] <= INT32_MAX, kOp, ": b is ", b, "; expected at most 2^31 - 1 experts");
   WeightFormat format = WeightFormat::strided;
@@ -34,6 +39,8 @@ WeightFormat check_weights(const GroupedGemmArgs& args, int64_t k) {
     const PackedHeader& header = packed_header(b, kOp, "b");
     const auto gate = static_cast<GateLayout>(header.gate);
     format = header.format == static_cast<uint8_t>(PackFormat::onednn) ? WeightFormat::onednn : WeightFormat::panel32;
+    require(args.a.dtype != DType::i8 || packed_quant(b) == Quant::none, kOp, ": b is packed with ", packed_quant(b),
+            " scales; expected none (a is i8)");
     require(gate == args.gate, kOp, ": b is packed with gate layout ", gate, "; expected ", args.gate, " (gate)");
   }
   require(args.gate == GateLayout::none || b.shape[1] % 2 == 0, kOp, ": b is ", b, "; expected an even number of rows (gate and up rows)");
@@ -58,15 +65,59 @@ void check_vectors(const GroupedGemmArgs& args, int64_t capacity) {
   const int64_t experts = args.b.shape[0], n = args.b.shape[1];
   if (args.bias.given()) check_tensor(args.bias, kOp, "bias", Access::read, DType::f32, {experts, n});
   if (args.row_weight.given()) check_tensor(args.row_weight, kOp, "row_weight", Access::read, DType::f32, {capacity});
-  if (args.a.dtype == DType::i8) {
+}
+
+struct Quants {
+  Quant a = Quant::none, b = Quant::none;
+};
+
+/// Scales of f8e4m3 rows of a.
+Quant check_a_scale(const GroupedGemmArgs& args, Quant b_quant) {
+  const int64_t rows = args.a.shape[0], k = args.a.shape[1];
+  const Quant asked = args.a_quant;
+  require(asked <= Quant::per_1x16 && asked != Quant::per_1x16 && asked != Quant::per_128x128 && quants_go_together(asked, b_quant), kOp,
+          ": a_quant is ", asked, " and b_quant is ", b_quant,
+          "; expected per_tensor or per_token for both, per_1x128 with per_128x128, or per_1x32 for both (a is f8e4m3)");
+  if (is_block(asked)) {
+    check_block_scale(args.a_scale, kOp, "a_scale", DType::f8e4m3, asked, -1, rows, k);
+    return asked;
+  }
+  const bool one = asked == Quant::per_tensor || (asked == Quant::none && args.a_scale.rank == 1 && args.a_scale.shape[0] == 1);
+  check_tensor(args.a_scale, kOp, "a_scale", Access::read, DType::f32, {one ? 1 : rows});
+  return one ? Quant::per_tensor : Quant::per_token;
+}
+
+Quants check_scales(const GroupedGemmArgs& args) {
+  const int64_t experts = args.b.shape[0], n = args.b.shape[1], k = args.b.shape[2];
+  const DType a = args.a.dtype, b = args.b.dtype;
+  const auto none = [&](const View& scale, const char* name, DType dtype, const char* operand) {
+    require(!scale.given(), kOp, ": ", name, " is ", scale, "; expected none (", operand, " is ", dtype, ")");
+  };
+  const Quant usual = a == DType::i8 ? Quant::per_token : Quant::none;
+  const bool coded = a != b || a == DType::f8e4m3;
+  if (a != DType::f8e4m3)
+    require(args.a_quant == Quant::none || args.a_quant == usual, kOp, ": a_quant is ", args.a_quant, "; expected ", usual, " (a is ", a,
+            ")");
+  if (!coded)
+    require(args.b_quant == Quant::none || args.b_quant == usual, kOp, ": b_quant is ", args.b_quant, "; expected ", usual, " (b is ", b,
+            ")");
+  Quants q;
+  if (a == DType::i8) {
     require(args.a_scale.given(), kOp, ": a_scale is none; expected f32[", args.a.shape[0], "] (a is i8)");
     require(args.b_scale.given(), kOp, ": b_scale is none; expected f32[", experts, ", ", n, "] (b is i8)");
     check_tensor(args.a_scale, kOp, "a_scale", Access::read, DType::f32, {args.a.shape[0]});
     check_tensor(args.b_scale, kOp, "b_scale", Access::read, DType::f32, {experts, n});
+  } else if (coded) {
+    q.b = check_weight_scale({kOp, "b", "b_scale", "b_quant"}, args.b, args.b_scale, args.b_quant, experts, n, k);
+    if (a == DType::f8e4m3) q.a = check_a_scale(args, q.b);
+    else none(args.a_scale, "a_scale", a, "a");
   } else {
-    require(!args.a_scale.given(), kOp, ": a_scale is ", args.a_scale, "; expected none (a is ", args.a.dtype, ")");
-    require(!args.b_scale.given(), kOp, ": b_scale is ", args.b_scale, "; expected none (b is ", args.b.dtype, ")");
+    none(args.a_scale, "a_scale", a, "a");
+    none(args.b_scale, "b_scale", b, "b");
   }
+  if (q.b == Quant::per_1x16) check_tensor(args.b_global_scale, kOp, "b_global_scale", Access::read, DType::f32, {experts});
+  else require(!args.b_global_scale.given(), kOp, ": b_global_scale is ", args.b_global_scale, "; expected none (b_quant is ", q.b, ")");
+  return q;
 }
 
 }  // namespace
@@ -82,7 +133,7 @@ std::span<const char* const> enum_names(Gather) { return kGatherNames; }
 GroupedGemm::Problem GroupedGemm::check(const Args& args) {
   const View &a = args.a, &b = args.b;
   check_view(a, kOp, "a", 2);
-  require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16 or i8");
+  require(is_operand(a.dtype), kOp, ": a is ", a, "; expected f32, bf16, f16, i8 or f8e4m3");
   require(a.layout == Layout::strided && has_unit_inner_stride(a), kOp, ": a is ", a, "; expected rows with inner stride 1");
   const int64_t k = a.shape[1];
   require(a.dtype != DType::i8 || k <= kMaxI8K, kOp, ": a is ", a, "; expected at most ", kMaxI8K,
@@ -101,10 +152,12 @@ GroupedGemm::Problem GroupedGemm::check(const Args& args) {
   require(a.shape[0] >= a_rows, kOp, ": a is ", a, "; expected at least ", a_rows, " rows (",
           args.gather == Gather::token ? "tokens" : "sorted positions", ")");
   check_vectors(args, capacity);
+  const Quants quants = check_scales(args);
   for (const auto& [view, name] : std::initializer_list<std::pair<const View&, const char*>>{{a, "a"},
                                                                                              {args.bias, "bias"},
                                                                                              {args.a_scale, "a_scale"},
                                                                                              {args.b_scale, "b_scale"},
+                                                                                             {args.b_global_scale, "b_global_scale"},
                                                                                              {args.row_weight, "row_weight"},
                                                                                              {args.sorted_ids, "sorted_ids"},
                                                                                              {args.sorted_expert_ids, "sorted_expert_ids"},
@@ -125,14 +178,17 @@ GroupedGemm::Problem GroupedGemm::check(const Args& args) {
           .gate = args.gate,
           .activation = args.activation.kind,
           .row_weight = args.row_weight.given(),
-          .bias = args.bias.given()};
+          .bias = args.bias.given(),
+          .a_quant = quants.a,
+          .b_quant = quants.b,
+          .b = b.dtype == a.dtype ? DType::none : b.dtype};
 }
 
 bool GroupedGemm::empty(const Problem& p) { return p.tokens == 0 || p.capacity == 0 || p.experts == 0 || p.n == 0 || p.k == 0; }
 
 std::vector<Output> GroupedGemm::outputs(const Args& args) { return {{"c", args.c}}; }
 
-std::vector<Tolerance> GroupedGemm::tolerance(const Problem& p) { return {gemm_tolerance(p.a, p.c, p.k)}; }
+std::vector<Tolerance> GroupedGemm::tolerance(const Problem& p) { return {gemm_tolerance(p.a, p.c, p.k, p.coded())}; }
 
 int64_t GroupedGemm::Problem::expected_rows() const {
   // max_padded is tokens * top_k + experts * block - top_k. With few tokens the caller may have cut the lists to
@@ -147,13 +203,18 @@ double GroupedGemm::Problem::expected_experts() const {
   return e * (1 - std::pow(1 - 1 / e, static_cast<double>(expected_rows())));
 }
 
+double GroupedGemm::Problem::expert_bytes() const {
+  const double codes = static_cast<double>(n) * static_cast<double>(k) * bits(weight()) / 8.0;
+  return coded() ? codes + block_scale_bytes(weight(), b_quant, n, k) : codes;
+}
+
 Cost GroupedGemm::cost(const Problem& p) {
   const auto rows = static_cast<double>(p.expected_rows());
   const auto n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const double element = bits(p.a) / 8.0;
-  return {.flops = 2 * rows * n * k,
-          .bytes = p.expected_experts() * n * k * element + rows * k * element + rows * static_cast<double>(p.n_out()) * bits(p.c) / 8,
-          .math = p.a};
+  return {
+      .flops = 2 * rows * n * k,
+      .bytes = p.expected_experts() * p.expert_bytes() + rows * k * bits(p.a) / 8.0 + rows * static_cast<double>(p.n_out()) * bits(p.c) / 8,
+      .math = p.a};
 }
 
 std::span<const Kernel<GroupedGemm>> GroupedGemm::kernels() {

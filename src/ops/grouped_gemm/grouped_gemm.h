@@ -7,6 +7,7 @@
 #include "dispatch/op.h"
 #include "eitri/ops.hpp"
 #include "ops/gemm/pack.h"
+#include "ops/gemm/weight_codes.h"
 
 namespace eitri {
 
@@ -23,7 +24,7 @@ struct GroupedGemm {
     int64_t experts = 4;       // local ones: matrices in b
     int64_t n = 128, k = 128;  // n counts rows of b: with a gate, c has n / 2 columns
     int64_t block = 32;
-    DType a = DType::bf16;  // of a and b
+    DType a = DType::bf16;  // of both operands, unless b says otherwise
     DType c = DType::bf16;
     WeightFormat b_format = WeightFormat::panel32;
     Gather gather = Gather::token;
@@ -31,6 +32,9 @@ struct GroupedGemm {
     ActivationKind activation = ActivationKind::none;
     bool row_weight = false;
     bool bias = false;
+    // As in gemm: scales of f8e4m3, and of a b of fewer bits than a; none: i8 x i8 has one for each row, the rest none.
+    Quant a_quant = Quant::none, b_quant = Quant::none;
+    DType b = DType::none;  // none: b is of a's type
 
     void fields(auto&& f) const {
       f("tokens", tokens, Match::bucketed);
@@ -47,10 +51,19 @@ struct GroupedGemm {
       f("activation", activation);
       f("row_weight", row_weight);
       f("bias", bias);
+      f("a_quant", a_quant);
+      f("b_quant", b_quant);
+      f("b", b);
     }
     bool operator==(const Problem&) const = default;
     /// Columns of c.
     int64_t n_out() const { return gate == GateLayout::none ? n : n / 2; }
+    /// The dtype of b.
+    DType weight() const { return b == DType::none ? a : b; }
+    /// Kernels decode b.
+    bool coded() const { return b != DType::none || a == DType::f8e4m3; }
+    /// Bytes of one expert's weights, block scales included.
+    double expert_bytes() const;
     /// (token, slot) pairs behind the capacity when all experts take part: max_padded - padding. For cost models.
     int64_t expected_rows() const;
     /// Experts that get at least one of these rows when the router chooses evenly.
@@ -72,6 +85,7 @@ struct GroupedGemm {
     f("sorted_ids", args.sorted_ids);
     f("sorted_expert_ids", args.sorted_expert_ids);
     f("num_valid", args.num_valid);
+    f("b_global_scale", args.b_global_scale);
   }
   static std::vector<Output> outputs(const Args& args);
   static std::vector<Tolerance> tolerance(const Problem& problem);

@@ -81,6 +81,7 @@ View scales_of(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const
 }  // namespace
 
 Support library_supports(const GroupedGemm::Problem& p, const Device& device) {
+  if (p.coded()) return Support::no("b is ", p.weight(), " and a is ", p.a, ", which the library is not handed");
   if (p.row_weight) return Support::no("row weights come before bias and activation, where a library matmul has no place for them");
   return library::supports(matmul(p, 1), device);
 }

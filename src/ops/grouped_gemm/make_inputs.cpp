@@ -1,8 +1,12 @@
 #include "ops/grouped_gemm/make_inputs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
+
+#include "base/view.h"
+#include "ops/gemm/weight_codes.h"
 
 namespace eitri {
 
@@ -17,6 +21,60 @@ View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_
                       .format = format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
                       .m_hint = std::max<int64_t>(1, m_hint)};
   return pack_weights(pack, maker.raw(name, packed_bytes(pack)));
+}
+
+CodedWeights make_coded_weights(Maker& maker, const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Quant quant,
+                                GateLayout gate, WeightFormat format) {
+  const View logical(nullptr, dtype, shape);
+  const int rank = logical.rank;
+  const bool stacked = rank == 3;
+  const int64_t experts = stacked ? logical.shape[0] : 1, n = logical.shape[rank - 2], k = logical.shape[rank - 1];
+  // Codes spread over about a quarter of their range, i8 and i4 over more of it.
+  const double typical = (is_float(dtype) ? 0.25 : 0.58) * max_finite(dtype);
+  const double size = 100 / (typical * std::sqrt(static_cast<double>(std::max<int64_t>(1, k))));  // Fill::scale is about 1 / 100
+  const auto grown = [](const View& scale, double factor) {
+    const int64_t outer = scale.rank == 3 ? scale.shape[0] : 1, rows = scale.rank == 1 ? 1 : scale.shape[scale.rank - 2];
+    for (int64_t e = 0; e < outer; ++e)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < scale.shape[scale.rank - 1]; ++j) {
+          if (scale.rank == 3) store(scale, {e, r, j}, load(scale, {e, r, j}) * factor);
+          else if (scale.rank == 2) store(scale, {r, j}, load(scale, {r, j}) * factor);
+          else store(scale, {j}, load(scale, {j}) * factor);
+        }
+    return scale;
+  };
+  const bool packed = format != WeightFormat::strided, blocks = is_block(quant);
+  // The plain weights of packed ones live only here: a layer of some GB need not be held twice.
+  Maker plain({.seed = maker.options().seed});
+  Maker& place = packed ? plain : maker;
+  const int64_t columns = is_packed(dtype) ? k + k % 2 : k;  // rows of packed dtypes are whole bytes
+  const auto tensor = [&](Maker& to, const std::string& tensor_name, DType type, int64_t rows, int64_t last, Fill fill) {
+    return stacked ? to.input(tensor_name.c_str(), type, {experts, rows, last}, fill)
+                   : to.input(tensor_name.c_str(), type, {rows, last}, fill);
+  };
+  CodedWeights out;
+  View rows = tensor(place, name, dtype, n, columns, Fill::code);
+  rows.shape[rank - 1] = k;
+  out.weights = rows;
+  View scale;
+  if (blocks) {
+    scale = tensor(place, name + "_scale", block_scale_dtype(dtype, quant), blocks_of(n, block_rows(quant)), blocks_of(k, block_k(quant)),
+                   Fill::scale);
+    grown(scale, quant == Quant::per_1x16 ? 100 : size);
+  } else {
+    const int64_t extent = quant == Quant::per_tensor ? 1 : n;
+    scale = stacked ? maker.input((name + "_scale").c_str(), DType::f32, {experts, extent}, Fill::scale)
+                    : maker.input((name + "_scale").c_str(), DType::f32, {extent}, Fill::scale);
+    grown(scale, size);
+  }
+  if (quant == Quant::per_1x16)
+    out.global_scale = grown(maker.input((name + "_global_scale").c_str(), DType::f32, {experts}, Fill::scale), size);
+  if (!packed || !blocks) out.scale = scale;
+  if (!packed) return out;
+  PackArgs pack{.weights = rows, .gate = gate};
+  if (blocks) pack.quant = quant, pack.scale = scale;
+  out.weights = pack_weights(pack, maker.raw(name.c_str(), packed_bytes(pack)));
+  return out;
 }
 
 Routing make_routing(Maker& maker, int64_t tokens, int64_t top_k, int64_t experts) {

@@ -24,6 +24,8 @@ size_t panel_workspace(const GroupedGemm::Problem& problem, const Config& config
 template <Target kTarget>
 void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& problem, const Config& config, Launch& launch);
 
+/// What rounding block-scaled operands to bf16 adds; see bf16_operand_error.
+double grouped_operand_error(const GroupedGemm::Problem& problem);
 template <Target kTarget> constexpr Kernel<GroupedGemm> panel_row(const char* name) {
   return {.name = name,
           .family = kTarget == Target::any_cpu ? Family::tile_template : Family::assembly,
@@ -34,7 +36,8 @@ template <Target kTarget> constexpr Kernel<GroupedGemm> panel_row(const char* na
           .guess = panel_guess<kTarget>,
           .workspace = panel_workspace,
           .launch = panel_launch<kTarget>,
-          .children = nullptr};
+          .children = nullptr,
+          .operand_error = kTarget == Target::x86_amx ? grouped_operand_error : nullptr};
 }
 
 Support library_supports(const GroupedGemm::Problem& problem, const Device& device);

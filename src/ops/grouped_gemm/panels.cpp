@@ -13,6 +13,7 @@
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/panel_rows.h"
+#include "ops/gemm/widen_rows.h"
 #include "ops/grouped_gemm/panel_rows.h"
 
 namespace eitri {
@@ -32,14 +33,27 @@ size_t lists_bytes(const GroupedGemm::Problem& p) {
   return align64(capacity * sizeof(ExpertRun)) + align64((capacity + 1) * sizeof(Cut));
 }
 
+/// Bytes of an element of a as kernels get it, at most.
+int64_t width_of(const GroupedGemm::Problem& p) { return bits(multiplied_type(Target::any_cpu, p.a, p.a_quant)) / 8; }
+/// a as kernels multiply it, when it is f8e4m3.
+int64_t a_rows(const GroupedGemm::Problem& p) { return p.gather == Gather::token ? p.tokens : p.capacity; }
+size_t wide_a_bytes(const GroupedGemm::Problem& p) {
+  return p.a == DType::f8e4m3 ? align64(static_cast<size_t>(a_rows(p) * p.k * width_of(p))) : 0;
+}
+/// Plain codes are packed task by task; other plain rows are packed by the kernels.
+bool packs_codes(const GroupedGemm::Problem& p) { return p.coded() && p.b_format == WeightFormat::strided; }
+size_t packed_bytes(const GroupedGemm::Problem& p, int64_t panels) {
+  return packs_codes(p) ? static_cast<size_t>(panels * coded_panel_bytes(panel_codes(p.weight(), p.b_quant), p.k)) : 0;
+}
 size_t scratch_bytes(const GroupedGemm::Problem& p) {
   const int64_t panels = std::min(panel_count(p.n_out(), p.gate), kMaxTaskPanels);
-  return align64(static_cast<size_t>(panel_scratch(p.capacity, p.k, panels, bits(p.a) / 8, p.b_format == WeightFormat::strided)));
+  const bool plain = p.b_format == WeightFormat::strided && !p.coded();
+  return align64(static_cast<size_t>(panel_scratch(p.capacity, p.k, panels, width_of(p), plain))) + packed_bytes(p, panels);
 }
 
 /// Rows at which computing a panel takes as long as reading it.
 double ridge_rows(double flops_rate, const GroupedGemm::Problem& p, const Device& device) {
-  return flops_rate * bits(p.a) / 8 / (2 * std::max(device.profile.read_bytes, 1e9));
+  return flops_rate * bits(p.weight()) / 8 / (2 * std::max(device.profile.read_bytes, 1e9));
 }
 
 /// Cuts the runs for `threads` threads; returns the number of tasks. A task is about 1/16 of a thread's share, never
@@ -65,17 +79,19 @@ int64_t cut_runs(const ExpertRun* runs, int64_t count, int64_t panels, int threa
 }
 
 /// What all tasks of a call have in common.
-PanelTask task_of_call(const GroupedGemmArgs& args, const GroupedGemm::Problem& p) {
+PanelTask task_of_call(const GroupedGemmArgs& args, const View& a, const GroupedGemm::Problem& p) {
   const int64_t c_bytes = bits(args.c.dtype) / 8;
   PanelTask task;
-  task.a = static_cast<const std::byte*>(args.a.data);
-  task.a_stride = args.a.stride[0] * (bits(args.a.dtype) / 8);
+  task.a = static_cast<const std::byte*>(a.data);
+  task.a_stride = a.stride[0] * (bits(a.dtype) / 8);
+  if (p.coded()) task.codes = panel_codes(p.weight(), p.b_quant);
   task.row_mask = kTokenMask;
   task.n = p.n_out();
   task.k = p.k;
   task.gate = args.gate;
   // A single plain row has no stride of its own, but 0 would mean packed.
-  if (p.b_format == WeightFormat::strided) task.b_row_stride = p.n > 1 ? args.b.stride[1] * (bits(args.b.dtype) / 8) : kStepBytes;
+  if (p.b_format == WeightFormat::strided && !p.coded())
+    task.b_row_stride = p.n > 1 ? args.b.stride[1] * (bits(args.b.dtype) / 8) : kStepBytes;
   task.activation = args.activation;
   task.c_stride = args.c.stride[0] * c_bytes;
   task.c_dtype = args.c.dtype;
@@ -84,25 +100,43 @@ PanelTask task_of_call(const GroupedGemmArgs& args, const GroupedGemm::Problem& 
 
 const float* vector_row(const View& view, int64_t index) { return view.given() ? static_cast<const float*>(row(view, index)) : nullptr; }
 
-void set_run(PanelTask& task, const GroupedGemmArgs& args, const ExpertRun& run) {
+void set_run(PanelTask& task, const GroupedGemmArgs& args, const View& a, const GroupedGemm::Problem& p, const ExpertRun& run) {
   const int64_t begin = run.begin;
-  const auto* a_scale = static_cast<const float*>(args.a_scale.data);
+  const bool by_row = args.a_scale.given() && !is_block(p.a_quant) && p.a_quant != Quant::per_tensor;
+  const auto* a_scale = by_row ? static_cast<const float*>(args.a_scale.data) : nullptr;
   if (args.gather == Gather::token) {
     task.row_index = static_cast<const int32_t*>(args.sorted_ids.data) + begin;
     task.a_scale = a_scale;
   } else {
-    task.a = static_cast<const std::byte*>(row(args.a, begin));
+    task.a = static_cast<const std::byte*>(row(a, begin));
     task.a_scale = a_scale == nullptr ? nullptr : a_scale + begin;
   }
   task.m = run.rows;
-  task.b = args.b.layout == Layout::strided ? static_cast<const std::byte*>(row(args.b, run.expert)) : packed_matrix(args.b, run.expert);
-  task.b_scale = vector_row(args.b_scale, run.expert);
+  if (args.b.layout == Layout::packed) task.b = packed_matrix(args.b, run.expert);
+  else if (!p.coded()) task.b = static_cast<const std::byte*>(row(args.b, run.expert));
+  task.sum_scale = p.a_quant == Quant::per_tensor ? *static_cast<const float*>(args.a_scale.data) : 1.0f;
+  task.b_scale = nullptr;
+  if (p.b_quant == Quant::per_tensor) task.sum_scale *= *vector_row(args.b_scale, run.expert);
+  else if (!is_block(p.b_quant)) task.b_scale = vector_row(args.b_scale, run.expert);
+  if (args.b_global_scale.given()) task.sum_scale *= static_cast<const float*>(args.b_global_scale.data)[run.expert];
   task.bias = vector_row(args.bias, run.expert);
   task.row_weight = args.row_weight.given() ? static_cast<const float*>(args.row_weight.data) + begin : nullptr;
   task.c = static_cast<std::byte*>(row(args.c, begin));
 }
 
+/// Packs the task's panels of plain codes to `to`, where the task then finds them.
+void pack_task(PanelTask& task, const GroupedGemmArgs& args, const GroupedGemm::Problem& p, int64_t expert, std::byte* to) {
+  const CodedRows rows = coded_rows(args.b, args.b_scale, p.b_quant, expert);
+  const int64_t bytes = coded_panel_bytes(task.codes, p.k);
+  for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel)
+    pack_coded_panel(rows, p.n_out(), p.gate, panel, to + (panel - task.panel_begin) * bytes);
+  // A panel is addressed by its place in the whole weight: step back to where panel 0 would be.
+  task.b = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(to) - static_cast<uintptr_t>(task.panel_begin * bytes));
+}
+
 }  // namespace
+
+double grouped_operand_error(const GroupedGemm::Problem& p) { return bf16_operand_error(p.a, p.a_quant, p.weight(), p.b_quant); }
 
 int workspace_threads(const Device& device) { return std::max(device.units, max_threads()); }
 
@@ -148,23 +182,25 @@ double overlapped_us(double flops, double rate, double bytes, const Device& devi
 
 template <Target kTarget> Support panel_supports(const GroupedGemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("weights are in a layout of oneDNN; this row reads panel32 or plain rows");
-  if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", p.a);
+  if (p.coded() ? coded_kernel(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device) == nullptr
+                : panel_kernel(kTarget, p.a, device) == nullptr)
+    return Support::no("no ", kTarget, " matrix kernel for ", p.a, " times ", p.weight());
   return Support::yes();
 }
 
 template <Target kTarget> Guess panel_guess(const GroupedGemm::Problem& p, const Device& device) {
   constexpr double kStartUs = 2, kRunUs = 0.5;  // team and lists; a task's set-up and packing
   const Cost cost = GroupedGemm::cost(p);
-  const double rate = panel_rate(kTarget, p.a, device);
-  // Plain weights are packed on the way: about one more pass over them in cache.
-  const double packing = p.b_format == WeightFormat::strided ? 0.5 * cost.bytes : 0;
+  const double rate = panel_rate(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device);
+  // Plain weights are packed on the way: about one more pass over them in cache; of codes a slow one.
+  const double packing = p.b_format == WeightFormat::strided ? (p.coded() ? 8 : 0.5) * cost.bytes : 0;
   return {.config = {},
           .us = kStartUs + kRunUs * p.expected_experts() / workspace_threads(device) +
                 overlapped_us(cost.flops, rate, cost.bytes + packing, device)};
 }
 
 size_t panel_workspace(const GroupedGemm::Problem& p, const Config&, const Device& device) {
-  return lists_bytes(p) + scratch_bytes(p) * static_cast<size_t>(workspace_threads(device));
+  return lists_bytes(p) + wide_a_bytes(p) + scratch_bytes(p) * static_cast<size_t>(workspace_threads(device));
 }
 
 template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config&, Launch& launch) {
@@ -174,28 +210,40 @@ template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const G
   const int64_t count = find_runs(args, runs);
   if (count == 0) return;
 
-  const PanelFn kernel = panel_kernel(kTarget, p.a, launch.device);
+  const DType a_type = multiplied_type(kTarget, p.a, p.a_quant);
+  View a = args.a;
+  const size_t before = lists_bytes(p) + wide_a_bytes(p);
+  if (a_type != p.a) {
+    a = View(launch.workspace + lists_bytes(p), a_type, {a_rows(p), p.k});
+    widen_rows(rows(args.a, 0, a_rows(p)), args.a_scale, p.a_quant, a_type, launch.workspace + lists_bytes(p), launch.threads);
+  }
+  if (packs_codes(p))
+    for (int64_t i = 0; i < count; ++i) check_scale_values(coded_rows(args.b, args.b_scale, p.b_quant, runs[i].expert), GroupedGemm::name);
+  const PanelFn kernel = p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device);
   const int64_t panels = panel_count(p.n_out(), p.gate);
-  const double rate = panel_rate(kTarget, p.a, launch.device), ridge = ridge_rows(rate, p, launch.device);
+  const double rate = panel_rate(kTarget, a_type, launch.device), ridge = ridge_rows(rate, p, launch.device);
   const size_t scratch = scratch_bytes(p);
-  const auto fitting = static_cast<int>((launch.workspace_bytes - lists_bytes(p)) / scratch);
-  double rows = 0;
-  for (int64_t i = 0; i < count; ++i) rows += ridge + runs[i].rows;
-  const double us = 2e6 * rows * static_cast<double>(p.n * p.k) / (rate / std::max(1, launch.device.profile.threads));
+  const auto fitting = static_cast<int>((launch.workspace_bytes - before) / scratch);
+  double work = 0;
+  for (int64_t i = 0; i < count; ++i) work += ridge + runs[i].rows;
+  const double us = 2e6 * work * static_cast<double>(p.n * p.k) / (rate / std::max(1, launch.device.profile.threads));
   const int threads = threads_for(us, std::min(launch.threads, fitting));
   const int64_t tasks = cut_runs(runs, count, panels, threads, ridge, cuts);
 
-  const PanelTask common = task_of_call(args, p);
+  const PanelTask common = task_of_call(args, a, p);
+  const int64_t most_panels = std::min(panels, kMaxTaskPanels);
   std::atomic<int64_t> next{0};
   parallel(threads, [&](int thread, int) {
     PanelTask task = common;
-    task.scratch = launch.workspace + lists_bytes(p) + scratch * static_cast<size_t>(thread);
+    std::byte* const own = launch.workspace + before + scratch * static_cast<size_t>(thread);
+    task.scratch = own + packed_bytes(p, most_panels);
     int64_t run = 0;
     for (int64_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       while (cuts[run + 1].first_task <= t) ++run;  // tasks come in ascending order
-      set_run(task, args, runs[run]);
+      set_run(task, args, a, p, runs[run]);
       task.panel_begin = (t - cuts[run].first_task) * cuts[run].step;
       task.panel_end = std::min<int64_t>(panels, task.panel_begin + cuts[run].step);
+      if (packs_codes(p)) pack_task(task, args, p, runs[run].expert, own);
       kernel(task);
     }
   });

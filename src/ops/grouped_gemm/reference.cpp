@@ -1,4 +1,5 @@
 // The op in double: plain loops over experts and their rows, each weight row decoded once.
+#include <algorithm>
 #include <cmath>
 
 #include "base/view.h"
@@ -42,10 +43,11 @@ class ExpertReference {
       : args_(args),
         expert_(expert),
         expected_(expected),
-        rows_(args.b, expert),
+        p_(GroupedGemm::check(args)),
+        rows_(args.b, expert, args.b_scale, p_.b_quant),
         n_(args.b.shape[1]),
         k_(args.b.shape[2]),
-        tolerance_(gemm_tolerance(args.a.dtype, args.c.dtype, k_)),
+        tolerance_(gemm_tolerance(p_.a, p_.c, k_, p_.coded())),
         weight_(static_cast<size_t>(k_)) {}
 
   void run(const std::vector<Position>& positions) {
@@ -64,18 +66,22 @@ class ExpertReference {
   /// Row n of the weight against every position, scaled, with bias: what the activation is given.
   void sums(int64_t n, const std::vector<Position>& positions, std::vector<Sum>& out) {
     rows_.decode(n, weight_.data());
-    const double b_scale = args_.b_scale.given() ? load(args_.b_scale, {expert_, n}) : 1;
+    double b_scale = args_.b_global_scale.given() ? load(args_.b_global_scale, {expert_}) : 1;
+    if (args_.b_scale.given() && !is_block(p_.b_quant)) b_scale *= load(args_.b_scale, {expert_, p_.b_quant == Quant::per_tensor ? 0 : n});
     const double bias = args_.bias.given() ? load(args_.bias, {expert_, n}) : 0;
     for (size_t i = 0; i < positions.size(); ++i) {
       const void* a = row(args_.a, positions[i].a_row);
       double value = 0, bound = 0;
       for (int64_t k = 0; k < k_; ++k) {
-        const double product = load_at(a, args_.a.dtype, k) * weight_[static_cast<size_t>(k)];
+        double x = load_at(a, args_.a.dtype, k);
+        if (is_block(p_.a_quant)) x *= block_scale_at(args_.a_scale, p_.a_quant, 0, positions[i].a_row, k);
+        const double product = x * weight_[static_cast<size_t>(k)];
         value += product;
         bound += std::fabs(product);
       }
       double scale = b_scale;
-      if (args_.a_scale.given()) scale *= load(args_.a_scale, {positions[i].a_row});
+      if (args_.a_scale.given() && !is_block(p_.a_quant))
+        scale *= load(args_.a_scale, {p_.a_quant == Quant::per_tensor ? 0 : positions[i].a_row});
       if (args_.row_weight.given()) scale *= load(args_.row_weight, {positions[i].position});
       out[i] = {value * scale + bias, bound * std::fabs(scale) + std::fabs(bias)};
     }
@@ -86,11 +92,16 @@ class ExpertReference {
   void store_result(int64_t position, int64_t j, bool gated, const Sum& gate, const Sum& up) {
     double value = gate.value, bound = gate.bound;
     if (args_.activation.kind != ActivationKind::none) {
-      const double eps = tolerance_.bound_eps;
       const ExactActivation exact = activate_exact(args_.activation, gated, gate.value, up.value);
-      const double spread = activation_spread(args_.activation, gated, gate.value, up.value, eps * gate.bound, gated ? eps * up.bound : 0);
+      const double eps = tolerance_.bound_eps;
+      const double rounded = p_.coded() ? bf16_operand_error(p_.a, p_.a_quant, p_.weight(), p_.b_quant) : 0;
       value = exact.value;
-      bound = (spread + exact.error_eps * epsilon(DType::f32)) / eps;
+      bound = 0;
+      // For rows that take the operands as they are, and for those that round them.
+      for (const double e : {eps, eps + rounded}) {
+        const double spread = activation_spread(args_.activation, gated, gate.value, up.value, e * gate.bound, gated ? e * up.bound : 0);
+        bound = std::max(bound, (spread + exact.error_eps * epsilon(DType::f32)) / e);
+      }
     }
     store(args_.c, {position, j}, value);
     if (expected_ == nullptr) return;
@@ -103,6 +114,7 @@ class ExpertReference {
   const GroupedGemmArgs& args_;
   const int64_t expert_;
   Expected* expected_;
+  const GroupedGemm::Problem p_;
   WeightRows rows_;
   const int64_t n_, k_;
   const Tolerance tolerance_;

@@ -86,6 +86,8 @@ namespace {
 GemmTileShape shape_of(const Config& config) { return {.tile_m = config[0], .tile_n = config[1]}; }
 
 Support supports(const GroupedGemm::Problem& p, const Device&) {
+  if (p.coded())
+    return Support::no("b is ", p.weight(), " and a is ", p.a, "; this kernel takes f32, bf16, f16 or i8 operands of one type");
   return p.b_format == WeightFormat::strided ? Support::yes()
                                              : Support::no("b is packed for CPUs; a GPU reads plain rows (b_format=strided)");
 }

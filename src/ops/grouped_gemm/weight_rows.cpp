@@ -3,21 +3,25 @@
 #include "base/view.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/pack.h"
+#include "ops/gemm/weight_codes.h"
 
 namespace eitri {
 
-WeightRows::WeightRows(const View& weights, int64_t index)
-    : k_(weights.shape[weights.rank - 1]), rows_(weights.shape[weights.rank - 2]), dtype_(weights.dtype) {
+WeightRows::WeightRows(const View& weights, int64_t index, const View& block_scale, Quant quant)
+    : k_(weights.shape[weights.rank - 1]), rows_(weights.shape[weights.rank - 2]), dtype_(weights.dtype), index_(index) {
   if (weights.layout == Layout::strided) {
     plain_ = static_cast<const std::byte*>(weights.rank == 3 ? row(weights, index) : weights.data);
     row_stride_ = weights.stride[weights.rank - 2];
     element_stride_ = weights.stride[weights.rank - 1];
+    if (is_block(quant)) block_scale_ = block_scale, quant_ = quant;
     return;
   }
   const PackedHeader& header = packed_header(weights, "weight_rows", "weights");
   if (header.format == static_cast<uint8_t>(PackFormat::panel32)) {
     panels_ = packed_matrix(weights, index);
     gate_ = static_cast<GateLayout>(header.gate);
+    const auto packed = static_cast<Quant>(header.quant);
+    if (packs_as_codes(dtype_, packed)) codes_ = panel_codes(dtype_, packed);
     return;
   }
   unpacked_.resize(static_cast<size_t>(bytes_for(dtype_, rows_ * k_)));
@@ -30,6 +34,8 @@ WeightRows::WeightRows(const View& weights, int64_t index)
 void WeightRows::decode(int64_t n, double* to) const {
   if (panels_ == nullptr) {
     for (int64_t k = 0; k < k_; ++k) to[k] = load_at(plain_, dtype_, n * row_stride_ + k * element_stride_);
+    if (quant_ != Quant::none)
+      for (int64_t k = 0; k < k_; ++k) to[k] *= block_scale_at(block_scale_, quant_, index_, n, k);
     return;
   }
   // Where the row went: panel_kernels.h has the picture.
@@ -40,6 +46,11 @@ void WeightRows::decode(int64_t n, double* to) const {
     tile = gate_ == GateLayout::separated ? n / half : n % 2;
     panel = output / 16;
     column = output % 16;
+  }
+  if (codes_.dtype != DType::none) {
+    const std::byte* const at = panels_ + panel * coded_panel_bytes(codes_, k_);
+    for (int64_t k = 0; k < k_; ++k) to[k] = coded_value(codes_, at, tile * 16 + column, k);
+    return;
   }
   const int64_t width = bits(dtype_) / 8;
   const std::byte* base = panels_ + panel * panel_bytes(k_, width) + tile * kTileBytes + column * 4;

@@ -6,13 +6,16 @@
 #include <vector>
 
 #include "eitri/types.hpp"
+#include "ops/gemm/panel_kernels.h"
 
 namespace eitri {
 
 class WeightRows {
  public:
   /// Matrix `index` of weights [n, k] or [experts, n, k], any WeightFormat.
-  WeightRows(const View& weights, int64_t index);
+  WeightRows(const View& weights, int64_t index) : WeightRows(weights, index, {}, Quant::none) {}
+  /// Of plain weights with block scales: [n', k'] or [experts, n', k']. Packed ones have theirs beside the codes.
+  WeightRows(const View& weights, int64_t index, const View& block_scale, Quant quant);
   /// Row n of the source weight (gate and up rows as its owner laid them out), k values.
   void decode(int64_t n, double* to) const;
 
@@ -23,6 +26,10 @@ class WeightRows {
   int64_t row_stride_ = 0, element_stride_ = 0;
   const std::byte* panels_ = nullptr;
   GateLayout gate_ = GateLayout::none;
+  PanelCodes codes_;  // of coded panels
+  View block_scale_;
+  Quant quant_ = Quant::none;
+  int64_t index_ = 0;
   std::vector<std::byte> unpacked_;  // of a library's layout
 };
 

@@ -144,7 +144,7 @@ TEST(Pack, BuffersOfOthersAreRefused) {
   EXPECT_NE(refused(same, size - 1).find("truncated"), std::string::npos);
   EXPECT_NE(refused(same, 63).find("header"), std::string::npos);
   EXPECT_NE(refused([](std::byte* p) { p[0] = std::byte{'X'}; }, size).find("mark"), std::string::npos);
-  EXPECT_NE(refused([](std::byte* p) { p[8] = std::byte{2}; }, size).find("version 2"), std::string::npos);
+  EXPECT_NE(refused([](std::byte* p) { p[8] = std::byte{3}; }, size).find("version 3"), std::string::npos);
   // Every bit of the header matters.
   for (size_t bit = 0; bit < sizeof(PackedHeader) * 8; ++bit) {
     const auto flip = [&](std::byte* p) { p[bit / 8] ^= std::byte{1} << (bit % 8); };
@@ -167,7 +167,7 @@ TEST(Pack, BadArgumentsAreRefused) {
             std::string::npos);
   EXPECT_NE(message_of([&] {
               packed_bytes({.weights = maker.input("u", DType::u8, {4, 4}, Fill::code)});
-            }).find("f32, bf16, f16 or i8"),
+            }).find("f32, bf16, f16, i8, f8e4m3, i4 or f4e2m1"),
             std::string::npos);
   EXPECT_NE(message_of([&] { packed_bytes({.weights = View()}); }).find("rank 2 or 3"), std::string::npos);
   EXPECT_NE(message_of([&] { pack_weights({.weights = odd}, odd.data); }).find("overlaps"), std::string::npos);
