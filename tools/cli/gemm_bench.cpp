@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/view.h"
 #include "checkpoint/moe_layer.h"
 #include "cli/bench_report.h"
 #include "cli/measure.h"
@@ -22,6 +24,7 @@ using checkpoint::Arena;
 struct BenchOptions {
   std::string shapes, m = "1,4,16,64,256,1024", n, k;
   std::string dtype = "bf16", vs;
+  std::string weights;  // "i4:per_1x32"; empty: of `dtype`
   bool cold = false, json = false;
   double budget_ms = 200;
 };
@@ -109,6 +112,106 @@ std::vector<View> packed_ring(const View& b, PackFormat format, int64_t m, size_
   return out;
 }
 
+/// Weights of few bits and what shares their scales.
+struct Coding {
+  DType dtype = DType::none;
+  Quant quant = Quant::none;
+};
+Coding parse_weights(const std::string& text) {
+  if (text.empty()) return {};
+  const size_t colon = text.find(':');
+  const auto dtype = dtype_from(text.substr(0, colon));
+  const std::string name = colon == std::string::npos ? "" : text.substr(colon + 1);
+  const auto names = enum_names(Quant::none);
+  const auto found = std::find(names.begin(), names.end(), name);
+  require(dtype.has_value() && is_code(*dtype) && found != names.end() && found != names.begin(), "--weights is '", text,
+          "'; expected DTYPE:QUANT such as i4:per_1x32, f4e2m1:per_1x32, f4e2m1:per_1x16, f8e4m3:per_128x128, i8:per_token");
+  return {*dtype, static_cast<Quant>(found - names.begin())};
+}
+
+/// Random codes and scales of [n, k], packed; scales of rows, tensors and all blocks go into args.
+std::vector<View> packed_codes(const Coding& coding, int64_t n, int64_t k, size_t count, GemmArgs& args, Arena& arena) {
+  Arena plain;
+  const View codes = plain.make(coding.dtype, {n, k});
+  auto* bytes = static_cast<uint8_t*>(codes.data);
+  uint64_t seed = 1;
+  for (int64_t i = 0; i < bytes_for(coding.dtype, n * k); ++i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    bytes[i] = static_cast<uint8_t>(seed >> 56);
+    if (coding.dtype == DType::f8e4m3 && (bytes[i] & 0x7f) == 0x7f) bytes[i] ^= 1;  // no NaN
+  }
+  const auto scales = [&](Arena& where, DType dtype, std::initializer_list<int64_t> shape) {
+    const View view = where.make(dtype, shape);
+    for (int64_t i = 0; i < view.size(); ++i) store_at(view.data, dtype, i, std::exp2(-6 - static_cast<double>(i % 3)));
+    return view;
+  };
+  PackArgs pack{.weights = codes};
+  if (is_block(coding.quant)) {
+    pack.quant = coding.quant;
+    const DType dtype = block_scale_dtype(coding.dtype, coding.quant);
+    require(dtype != DType::none, "--weights: ", coding.dtype, " does not go with ", coding.quant);
+    pack.scale = scales(plain, dtype, {blocks_of(n, block_rows(coding.quant)), blocks_of(k, block_k(coding.quant))});
+  } else {
+    args.b_scale = scales(arena, DType::f32, {coding.quant == Quant::per_tensor ? 1 : n});
+  }
+  if (coding.quant == Quant::per_1x16) args.b_global_scale = scales(arena, DType::f32, {1});
+  const size_t size = packed_bytes(pack);
+  std::vector<View> out = {pack_weights(pack, arena.raw(size))};
+  for (size_t i = 1; i < count; ++i) {
+    std::byte* copy = arena.raw(size);
+    std::memcpy(copy, out[0].data, size);
+    out.push_back(packed_view(copy, size));
+  }
+  return out;
+}
+
+/// Medians of weights of few bits, against the same product with plain ones of `dtype` when asked (--vs NAME: that row).
+void bench_codes(const BenchOptions& options, const Coding& coding, const Shape& shape, DType dtype, BenchReport& report) {
+  const auto [m, n, k] = shape;
+  Arena arena;
+  GemmArgs args;
+  args.a = arena.make(dtype, {m, k});
+  args.c = arena.make(dtype, {m, n});
+  fill(args.a, 1);
+  const auto bytes = static_cast<size_t>(bytes_for(coding.dtype, n * k)), plain_bytes = static_cast<size_t>(bytes_for(dtype, n * k));
+  const bool compare = !options.vs.empty();
+  const size_t copies = options.cold ? (cold_bytes() + bytes - 1) / bytes : 1,
+               plain_copies = options.cold ? (cold_bytes() + plain_bytes - 1) / plain_bytes : 1;
+  require_memory(bytes * copies * 3 / 2 + (compare ? plain_bytes * (plain_copies + 1) : 0), fmt::format("m={},n={},k={}", m, n, k), "");
+  const std::vector<View> ring = packed_codes(coding, n, k, copies, args, arena);
+  std::vector<Side> sides;
+  sides.push_back({.call = [args, ring](int64_t i) mutable {
+    args.b = ring[static_cast<size_t>(i) % ring.size()];
+    gemm(args);
+  }});
+  Arena plain;
+  std::optional<ForceScope> force;
+  if (compare) {
+    const View b = plain.make(dtype, {n, k});
+    fill(b, 2);
+    GemmArgs wide{.a = args.a, .b = {}, .c = args.c};
+    Side side{.call = [wide, wide_ring = packed_ring(b, PackFormat::panel32, m, plain_copies, arena)](int64_t i) mutable {
+      wide.b = wide_ring[static_cast<size_t>(i) % wide_ring.size()];
+      gemm(wide);
+    }};
+    if (options.vs != "plain") {
+      side.enter = [&] { force.emplace(Gemm::name, options.vs); };
+      side.leave = [&] { force.reset(); };
+    }
+    sides.push_back(std::move(side));
+  }
+  Step step = traced([&] { sides[0].call(0); });
+  alternate(sides, options.budget_ms);
+  step.us = median(sides[0].us);
+  report.add({.op = Gemm::name,
+              .name = fmt::format("m={},n={},k={},a={},b={}", m, n, k, to_string(dtype), options.weights),
+              .kernel = step.kernel,
+              .us = step.us,
+              .vs = options.vs,
+              .vs_us = compare ? median(sides[1].us) : 0,
+              .limit_fraction = limit_fraction(step, cpu_device())});
+}
+
 void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, BenchReport& report) {
   const auto [m, n, k] = shape;
   Arena arena;
@@ -164,9 +267,16 @@ void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, B
 }
 
 int run(const BenchOptions& options) {
+  const Coding coding = parse_weights(options.weights);
+  const bool coded = coding.dtype != DType::none;
+  if (coded) {
+    require(options.vs != "library", "--vs library: the library takes no weights of few bits; expected plain, or a kernel for plain ones");
+    require(options.dtype != "i8", "--dtype i8 with --weights: expected bf16, f16 or f32");
+  }
+  require(coded || options.vs != "plain", "--vs plain compares --weights with plain ones of --dtype; expected --weights");
   if (options.vs == "library") {
     require(library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
-  } else if (!options.vs.empty()) {
+  } else if (!options.vs.empty() && options.vs != "plain") {
     std::string known = "library";
     bool found = false;
     for (const KernelInfo& kernel : find_op(Gemm::name).kernels) {
@@ -181,7 +291,8 @@ int run(const BenchOptions& options) {
   BenchReport report(options.json);
   for (const Shape& shape : shapes) {
     const Progress progress(fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
-    bench_shape(options, shape, dtype, report);
+    if (coded) bench_codes(options, coding, shape, dtype, report);
+    else bench_shape(options, shape, dtype, report);
   }
   report.finish();
   return kOk;
@@ -201,7 +312,9 @@ void add_gemm(CLI::App& app, Action& action) {
   n->needs(k);
   k->needs(n);
   bench->add_option("--dtype", options->dtype, "bf16 (default), i8, f32 or f16")->check(CLI::IsMember({"bf16", "i8", "f32", "f16"}));
-  bench->add_option("--vs", options->vs, "Compare with: library (oneDNN), or a kernel of `eitri ops`");
+  bench->add_option("--weights", options->weights,
+                    "Weights of few bits, DTYPE:QUANT (i4:per_1x32, f4e2m1:per_1x16, f8e4m3:per_128x128, ...)");
+  bench->add_option("--vs", options->vs, "Compare with: library (oneDNN), a kernel of `eitri ops`, or with --weights: plain (of --dtype)");
   bench->add_flag("--cold", options->cold, "A ring of copies of the weights, larger than the caches (default: one copy)");
   bench->add_option("--budget-ms", options->budget_ms, "Time for each side of a case (default 200)")->check(CLI::Range(1.0, 600000.0));
   bench->add_flag("--json", options->json, "One JSON object a case");
