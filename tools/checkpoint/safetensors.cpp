@@ -30,6 +30,8 @@ constexpr TypeRow kTypes[] = {
     {"C64", 64, DType::none},      {"BOOL", 8, DType::none},      {"F6_E2M3", 6, DType::none}, {"F6_E3M2", 6, DType::none},
 };
 
+constexpr int64_t kDataAlignment = 64;  // of the tensors' data in a written file
+
 const TypeRow* type_row(std::string_view name) {
   for (const TypeRow& row : kTypes) {
     if (name == row.name) return &row;
@@ -313,7 +315,8 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
                        const std::map<std::string, std::string>& metadata) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return bits(a->dtype) > bits(b->dtype); });
+  const auto alignment = [](const TensorToWrite& t) { return t.alignment != 0 ? t.alignment : std::max<int64_t>(1, bits(t.dtype) / 8); };
+  std::stable_sort(order.begin(), order.end(), [&](const auto* a, const auto* b) { return alignment(*a) > alignment(*b); });
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -327,11 +330,13 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
     int64_t count = 1;
     for (const int64_t extent : tensor->shape) count *= extent;
     sizes.push_back(bytes_for(tensor->dtype, count));
+    require(alignment(*tensor) <= kDataAlignment && sizes.back() % alignment(*tensor) == 0, path, ": tensor '", tensor->name, "' has ",
+            sizes.back(), " bytes; expected a multiple of its alignment, ", alignment(*tensor));
     header[tensor->name] = {{"dtype", type->name}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + sizes.back()}}};
     offset += sizes.back();
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
+  text.append((kDataAlignment - (8 + text.size()) % kDataAlignment) % kDataAlignment, ' ');
   const uint64_t length = text.size();
   std::string file(reinterpret_cast<const char*>(&length), 8);
   file += text;

@@ -99,9 +99,10 @@ struct TensorToWrite {
   DType dtype = DType::none;
   std::vector<int64_t> shape;
   const void* data = nullptr;
+  int64_t alignment = 0;  // of its first byte in the file, at most 64 and a divisor of its size; 0: that of the dtype
 };
 
-/// Writes a file that the reader above, and everyone else's, accepts: larger alignments first, header padded to 8 bytes.
+/// Writes a file that the reader above, and everyone else's, accepts: larger alignments first, header padded to 64 bytes.
 void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -40,6 +40,7 @@ void add_doctor(CLI::App& app, Action& action);
 void add_cache(CLI::App& app, Action& action);
 void add_prebuild(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
+void add_pack(CLI::App& app, Action& action);
 
 /// Takes the measured profile of the machine for the threads in use, and returns their number.
 int use_profile();

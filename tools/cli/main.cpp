@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   add_cache(app, action);
   add_prebuild(app, action);
   add_tune(app, action);
+  add_pack(app, action);
 
   try {
     app.parse(argc, argv);
