@@ -17,7 +17,8 @@ double tiled(int64_t rows, const std::string& config) {
     if (config.compare(at, kKnob.size(), kKnob) == 0)
       std::from_chars(config.data() + at + kKnob.size(), config.data() + config.size(), tile);
   if (tile < 1) tile = 1;
-  return static_cast<double>((rows + tile - 1) / tile * tile);
+  const auto t = static_cast<double>(tile);
+  return std::ceil(static_cast<double>(rows) / t) * t;
 }
 
 struct Sample {
@@ -62,6 +63,7 @@ bool near(int64_t a, int64_t b) {
 }  // namespace
 
 std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int64_t at) {
+  if (at <= 0) return {};
   const CurvePoint *below = nullptr, *above = nullptr;
   std::vector<Sample> baseline, best;
   for (const CurvePoint& point : ladder) {
@@ -88,7 +90,7 @@ std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int6
       std::vector<Sample> own;
       bool timed_near = false;
       for (const CurvePoint& p : ladder)
-        if (const auto found = std::ranges::find_if(p.rows, same); found != p.rows.end()) {
+        if (const auto found = std::ranges::find_if(p.rows, same); p.at > 0 && found != p.rows.end()) {
           own.push_back({p.at, found->us});
           timed_near = timed_near || near(p.at, at);
         }

@@ -8,6 +8,8 @@
 
 #include "dispatch/database.h"
 #include "dispatch/kernel.h"
+#include "dispatch/tuned_curve.h"
+#include "dispatch/tuned_table.h"
 #include "ops/gemm/gemm.h"
 
 namespace {
@@ -22,6 +24,17 @@ void check(bool ok) {
 void tuned(std::string_view text) {
   const eitri::TunedFile file = eitri::parse_tuned(text, "fuzz.csv", "x86_avx2", {{.name = "m"}, {.name = "n"}});
   for (const auto& row : file.rows) check(row.us > 0 && row.rank >= 1 && row.key.starts_with("m="));
+  // What is read can be asked for, and interpolated.
+  const eitri::TunedTable table{std::string(text), "fuzz.csv", "x86_avx2", {{.name = "m", .match = eitri::Match::bucketed}, {.name = "n"}}};
+  check(table.entries().size() == file.rows.size());
+  for (const auto& entry : table.entries()) {
+    check(table.find(entry.values, entry.units) != nullptr);
+    std::vector<eitri::CurvePoint> ladder;
+    for (const auto& point : table.ladder(entry.values, entry.units)) ladder.push_back({point.at, {table.row(*point.entry)}});
+    check(!ladder.empty());
+    for (const int64_t at : {ladder.front().at, ladder.back().at, ladder.front().at / 2 + ladder.back().at / 2})
+      for (const auto& advice : eitri::interpolate(ladder, at)) check(advice.us > 0);
+  }
   for (const auto& problem : file.problems) check(!problem.text.empty() && problem.origin.starts_with("fuzz.csv"));
 }
 

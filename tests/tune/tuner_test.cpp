@@ -168,6 +168,27 @@ TEST_F(TunerTest, the_cost_model_prunes_and_the_reference_is_no_candidate) {
   EXPECT_EQ(knobs, 4u);
 }
 
+TEST_F(TunerTest, a_default_that_is_wrong_is_said_and_replaced) {
+  const TunedOp op{.name = "probe",
+                   .choices =
+                       [](std::string_view problem, const Device& device, double prune) {
+                         Choices choices = choices_of<Probe>(problem, device, prune);
+                         for (size_t i = 0; i < choices.all.size(); ++i)
+                           if (choices.all[i].kernel == "probe.fault.drops_k_tail") choices.control = i;
+                         return choices;
+                       },
+                   .subject = subject_of<Probe>,
+                   .children = children_of<Probe>};
+  Tuner tuner(std::span(&op, 1), cpu_device(), options());
+  const Outcome outcome = tuner.tune(problem());
+  EXPECT_TRUE(outcome.control_is_wrong);
+  EXPECT_EQ(outcome.status, TuneStatus::tuned);
+  EXPECT_EQ(outcome.kernel, "probe.right.knob");
+  EXPECT_EQ(outcome.config, "us=100");
+  ASSERT_FALSE(rows().empty());
+  EXPECT_EQ(rows()[0].baseline_us, 0) << "the time of a wrong default is no baseline";
+}
+
 TEST_F(TunerTest, a_budget_that_is_used_up_leaves_the_rest) {
   TuneOptions o = options();
   o.budget_s = 0;
