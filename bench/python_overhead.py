@@ -134,7 +134,24 @@ def ways(folder):
     return found
 
 
+def gpu_ways():
+    """Host time of small calls with their launch; the queue is emptied between rounds."""
+    x, weight, out = (torch.randn(*s, device="cuda").bfloat16() for s in ((64, 64), (64, 64), (64, 64)))
+    turned, op = weight.t(), torch.ops.eitri.gemm.default
+    return {
+        "GPU: eitri.gemm(out=)": lambda: eitri.gemm(x, weight, out=out),
+        "GPU: torch.mm(out=)": lambda: torch.mm(x, turned, out=out),
+        "GPU: eitri.gemm": lambda: eitri.gemm(x, weight),
+        "GPU: torch.mm": lambda: torch.mm(x, turned),
+        "GPU: torch.ops.eitri.gemm": lambda: op(x, weight, out),
+        "GPU: eitri.rmsnorm(out=)": lambda: eitri.rmsnorm(x, out=out),
+        "GPU: F.rms_norm": lambda: torch.nn.functional.rms_norm(x, (64,)),
+        "GPU: torch.add(out=)": lambda: torch.add(x, weight, out=out),
+    }
+
+
 def nanoseconds(functions, rounds):
+    on_gpu = torch.cuda.is_available()
     best = {name: float("inf") for name in functions}
     gc.disable()
     for _ in range(rounds):
@@ -144,6 +161,8 @@ def nanoseconds(functions, rounds):
             for _ in range(repeats):
                 function()
             best[name] = min(best[name], (time.perf_counter_ns() - start) / repeats / getattr(function, "calls", 1))
+            if on_gpu and name.startswith("GPU"):
+                torch.cuda.synchronize()
     gc.enable()
     return {name: round(value) for name, value in best.items()}
 
@@ -168,7 +187,10 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = nanoseconds(ways(folder), options.rounds)
+        functions = ways(folder)
+        if torch.cuda.is_available():
+            functions.update(gpu_ways())
+        result = nanoseconds(functions, options.rounds)
     report = {"date": datetime.date.today().isoformat(), "processor": processor(), "python": platform.python_version(),
               "torch": torch.__version__, "numpy": np.__version__, "eitri": eitri.__version__,
               "command": f"bench/python_overhead.py --rounds {options.rounds}", "unit": "ns a call, smallest of the rounds",
