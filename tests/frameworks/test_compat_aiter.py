@@ -330,6 +330,37 @@ def test_fused_moe_int8():
         fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_1x128)
 
 
+@pytest.mark.parametrize("weight_stage", [1, 2])
+def test_stages_one_by_one(weight_stage):
+    x, w1, w2, weights, ids = experts()
+    ids[3, 1] = 99  # no such expert: the pair adds nothing
+    lists = moe_sorting(ids, weights, 8, 64, torch.bfloat16, 4)
+    sorted_ids, sorted_weights, expert_ids, valid, out = lists
+    h = torch.full((9, 2, 48), torch.nan, dtype=torch.bfloat16)
+    first, second = (sorted_weights, None) if weight_stage == 1 else (None, sorted_weights)
+    aiter.ck_moe_stage1_fwd(x, w1, w2, sorted_ids, expert_ids, valid, h, 2, block_m=4, sorted_weights=first)
+    assert not h[3, 1].any()
+    got = aiter.ck_moe_stage2_fwd(h, w1, w2, sorted_ids, expert_ids, valid, out, 2, block_m=4, sorted_weights=second)
+    whole = fused_moe(x, w1, w2, weights, ids, doweight_stage1=weight_stage == 1)
+    torch.testing.assert_close(got, whole, rtol=2.0**-6, atol=2.0**-6)
+
+
+def test_stages_int8():
+    x, w1, w2, weights, ids = experts()
+    (q1, s1), (q2, s2) = aiter.pertoken_quant(w1), aiter.pertoken_quant(w2)
+    sorted_ids, sorted_weights, expert_ids, valid, out = moe_sorting(ids, weights, 8, 64, torch.bfloat16, 4)
+    codes, scale = aiter.per_token_quant_hip(x)
+    h = torch.empty(9, 2, 48, dtype=torch.bfloat16)
+    per_token = QuantType.per_Token
+    aiter.ck_moe_stage1_fwd(codes, q1, q2, sorted_ids, expert_ids, valid, h, 2, "", s1, scale, 4, None, per_token)
+    h_codes, h_scale = aiter.per_token_quant_hip(h)
+    aiter.ck_moe_stage2_fwd(h_codes, q1, q2, sorted_ids, expert_ids, valid, out, 2, "", s2, h_scale, 4, sorted_weights, per_token)
+    whole = fused_moe(x, q1, q2, weights, ids, quant_type=per_token, w1_scale=s1, w2_scale=s2)
+    torch.testing.assert_close(out, whole, rtol=2.0**-5, atol=2.0**-5)  # the activation is rounded to bf16 before it is coded here
+    with pytest.raises(eitri.Unsupported, match="ck_moe_stage1_fwd: quant_type"):
+        aiter.ck_moe_stage1_fwd(codes, q1, q2, sorted_ids, expert_ids, valid, h, 2, quant_type=QuantType.per_1x32)
+
+
 def test_tools_of_test_common():
     a = torch.ones(100)
     b = a.clone()
@@ -343,3 +374,17 @@ def test_tools_of_test_common():
     data, us = run_perftest(torch.add, a, b, num_iters=3)
     assert data.shape == (100,) and us > 0
     assert perftest(num_iters=2)(lambda: 5)()[0] == 5
+
+
+def test_compile():
+    x, weight, w = randn(5, 64), randn(64), randn(32, 64, seed=2)
+
+    def block(x):
+        y = aiter.rms_norm(x, weight, 1e-5)
+        h = aiter.tgemm.mm(y, w)
+        out = torch.empty(5, 16, dtype=h.dtype)
+        aiter.silu_and_mul(out, h)
+        return out
+
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(block, fullgraph=True, backend="aot_eager")(x), block(x))

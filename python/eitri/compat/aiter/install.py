@@ -29,8 +29,8 @@ MISSING = {
     "aiter.ops.gemm_op_a4w4": "gemm_a4w4 gemm_a4w4_blockscale gemm_a4w4_asm",
     "aiter.ops.gemm_op_a16w16": "gemm_a16w16_asm",
     "aiter.ops.gradlib": "hipb_mm hipb_create_extension rocb_mm",
-    "aiter.ops.moe_op": "fmoe fmoe_g1u1 fmoe_g1u1_tkw1 fmoe_g1u1_a16 fmoe_int8_g1u0 fmoe_fp8_blockscale_g1u1 ck_moe_stage1_fwd "
-                        "ck_moe_stage2_fwd moe_stage1_g1u1 moe_cktile2stages_gemm1 moe_cktile2stages_gemm2 moe_align_block_size",
+    "aiter.ops.moe_op": "fmoe fmoe_g1u1 fmoe_g1u1_tkw1 fmoe_g1u1_a16 fmoe_int8_g1u0 fmoe_fp8_blockscale_g1u1 moe_stage1_g1u1 "
+                        "moe_cktile2stages_gemm1 moe_cktile2stages_gemm2 moe_align_block_size",
     "aiter.fused_moe_bf16_asm": "asm_moe asm_moe_tkw1",
     "aiter.ops.deepgemm": "deepgemm",
     "aiter.ops.shuffle": "shuffle_weight_a16w4 shuffle_weight_NK shuffle_scale_a16w4",

@@ -94,6 +94,58 @@ def moe_sorting(topk_ids, topk_weights, num_experts, model_dim, moebuf_dtype, bl
     return s.sorted_ids, s.sorted_weights, s.sorted_expert_ids, s.num_valid, moe_buf
 
 
+def _pairs(sorted_ids, num_valid, tokens, top_k):
+    """(the pair token * top_k + slot of each position, tokens * top_k at padding; the position of each pair [pairs, 1], -1 for none)."""
+    positions = torch.arange(sorted_ids.shape[0], dtype=torch.int32, device=sorted_ids.device)
+    token, slot = sorted_ids & 0xFFFFFF, sorted_ids >> 24
+    real = (token < tokens) & (positions < num_valid[0])
+    pair = torch.where(real, token * top_k + slot, tokens * top_k).long()
+    position = torch.full((tokens * top_k + 1,), -1, dtype=torch.int32, device=sorted_ids.device).scatter_(0, pair, positions)
+    return pair, position[:-1].view(-1, 1)
+
+
+def _stage_weight(weight, scale, quant_type, name):
+    if quant_type not in (QuantType.No, QuantType.per_Token):
+        raise Unsupported(f"aiter.{name}: quant_type is {quant_type}; eitri has No and per_Token (i8) so far")
+    weight = plain_weight(weight) if getattr(weight, "is_shuffled", False) else weight
+    return weight, None if scale is None else scale.view(weight.shape[0], -1)
+
+
+@peer(OP)
+def ck_moe_stage1_fwd(hidden_states, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, kernelName="", w1_scale=None,
+                      a1_scale=None, block_m=32, sorted_weights=None, quant_type=QuantType.No, activation=ActivationType.Silu, splitk=0,
+                      use_non_temporal_load=False, dst_type=None):
+    """out [m, top_k, inter] = act(hidden_states w1[expert]^T) for each pair; 0 where a pair has no expert here. Returns out."""
+    w1, scale = _stage_weight(w1, w1_scale, QuantType(quant_type), "ck_moe_stage1_fwd")
+    activation, tokens = ActivationType(activation), hidden_states.shape[0]
+    gated = w1.shape[1] == 2 * out.shape[-1]
+    h = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
+    eitri.grouped_gemm(hidden_states, w1, sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
+                       a_scale=None if a1_scale is None else a1_scale.view(-1), b_scale=scale, row_weight=sorted_weights,
+                       activation=ACTIVATIONS[activation], limit=7.0 if activation is ActivationType.Swiglu else 0.0,
+                       gate="separated" if gated else "none", out=h)
+    position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)[1]
+    eitri.moe_combine(h, position, out=out.view(-1, out.shape[-1]))
+    return out
+
+
+@peer(OP)
+def ck_moe_stage2_fwd(inter_states, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, kernelName="", w2_scale=None,
+                      a2_scale=None, block_m=32, sorted_weights=None, quant_type=QuantType.No, activation=ActivationType.Silu,
+                      use_non_temporal_load=False):
+    """out [m, dim] = sum over slots of weight * (inter_states [m, top_k, inter] w2[expert]^T); it is overwritten. Returns out."""
+    w2, scale = _stage_weight(w2, w2_scale, QuantType(quant_type), "ck_moe_stage2_fwd")
+    tokens, inter = out.shape[0], inter_states.shape[-1]
+    pair, position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)
+    pair = pair.clamp(max=max(tokens * topk - 1, 0))  # at padding any row: its product is not written
+    y = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
+    eitri.grouped_gemm(inter_states.reshape(-1, inter)[pair], w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens,
+                       block=block_m, gather="position", a_scale=None if a2_scale is None else a2_scale.reshape(-1)[pair], b_scale=scale,
+                       row_weight=sorted_weights, out=y)
+    eitri.moe_combine(y, position.view(tokens, topk), out=out)
+    return out
+
+
 @peer(OP)
 def moe_sum(input, output):
     """output [m, d] = sum over slots of input [m, top_k, d]."""
