@@ -3,6 +3,7 @@
 import ctypes
 import inspect
 import re
+import sys
 import threading
 import time
 
@@ -246,3 +247,44 @@ def test_explain_counters_and_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+", eitri.__version__)
     with pytest.raises(eitri.InvalidArgument, match="expected one of gemm"):
         eitri.explain("gemmm")
+
+
+def test_threads_call_at_once():
+    a, b = random(16, 64), random(32, 64, seed=2)
+    expected, failures = eitri.gemm(a, b), []
+
+    def work(rows):
+        for _ in range(200):
+            if not np.array_equal(eitri.gemm(a[:rows], b), expected[:rows]):
+                failures.append(rows)
+            try:
+                eitri.gemm(a[:rows], b[:, :5])
+            except eitri.InvalidArgument as error:
+                if "gemm: b is" not in str(error):
+                    failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (16, 16, 16, 16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_nothing_is_left_behind():
+    a, b, out = random(3, 8), random(4, 8, seed=2), np.empty((3, 4), np.float32)
+    kept = [a, b, out, OnlyDlpack(a)]
+
+    def work():
+        eitri.gemm(a, b, out=out)
+        eitri.gemm(kept[3], b, out=out)
+        with pytest.raises(eitri.InvalidArgument):
+            eitri.gemm(a, b, out=a)
+        with pytest.raises(eitri.InvalidArgument):
+            eitri.gemm(kept[3], out, out=out)
+
+    work()
+    before = [sys.getrefcount(k) for k in kept]
+    for _ in range(50):
+        work()
+    assert [sys.getrefcount(k) for k in kept] == before
