@@ -18,8 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The GPU suite: what the README and docs quote of GPUs.
 GPU_ROWS = [f"tokens={t},hidden={h}" for t in (1, 16, 64, 256, 4096, 16384) for h in (4096, 7168)]
 GPU_QUANTISED = [",residual=bf16", ",residual=bf16,out=f8e4m3,quant=per_1x128", ",residual=bf16,out=i8,quant=per_token"]
-GPU_GEMM = [f"m={m},n={n},k={k},b_format=strided{t}" for m, n, k in ((1, 4096, 7168), (64, 4096, 7168), (4096, 4096, 4096), (4096, 7168, 2048))
-            for t in ("", ",a=i8", ",a=f8e4m3,a_quant=per_tensor,b_quant=per_tensor", ",a=f8e4m3,a_quant=per_token,b_quant=per_token")]
+GPU_FEW, GPU_MANY = ([f"m={m},n={n},k={k},b_format=strided{t}" for m, n, k in shapes
+                      for t in ("", ",a=i8", ",a=f8e4m3,a_quant=per_tensor,b_quant=per_tensor", ",a=f8e4m3,a_quant=per_token,b_quant=per_token")]
+                     for shapes in (((1, 4096, 7168), (64, 4096, 7168)), ((4096, 4096, 4096), (4096, 7168, 2048))))
 GPU_MOE = [f"tokens={t},hidden=2048,inter=768,local_experts=128,experts=128,top_k=8,w1_format=strided,w2_format=strided" for t in (1, 64, 1024)]
 
 
@@ -33,7 +34,7 @@ SUITES = {
             ["bench", "quantize"] + problems([r.replace("tokens", "rows").replace("hidden", "cols") for r in GPU_ROWS]),
             ["bench", "activation"] + problems([r.replace("tokens", "rows").replace("hidden", "inter") + f",kind=silu,gate=separated,out={out}"
                                                 for r in GPU_ROWS for out in ("bf16", "i8")]),
-            ["bench", "gemm", "--all-kernels"] + problems(GPU_GEMM),
+            ["bench", "gemm", "--all-kernels"] + problems(GPU_FEW), ["bench", "gemm"] + problems(GPU_MANY),
             ["bench", "topk_gating"], ["bench", "moe_sort"], ["bench", "moe_combine"],
             ["bench", "fused_moe"] + problems(GPU_MOE)],
     "jit": [["prebuild", "--all", "--target", "sm_90a"]],
