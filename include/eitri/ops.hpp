@@ -14,6 +14,7 @@ namespace eitri {
 ///   b f8e4m3  per_tensor, per_token, per_1x128, per_128x128 of f32; per_1x32 of f8e8m0 (mxfp8)
 ///   b i8, i4  per_tensor, per_token, per_1x32, per_1x128 of f32
 ///   b f4e2m1  per_1x32 of f8e8m0 (mxfp4); per_1x16 of f8e4m3, times b_global_scale (nvfp4)
+///   a i8      b i8 or i4 with one f32 scale for each row of both
 ///   a f8e4m3  per_tensor or per_token with such a b; per_1x128 of f32 with b per_128x128; per_1x32 of f8e8m0 with b per_1x32
 /// Block scales of a packed b are in its buffer: b_scale is then absent. Block scales of weights are finite and at most 2^100;
 /// f8e8m0 ones at least 2^-100, except of blocks of zeros.
@@ -149,8 +150,9 @@ enum class WeightStage : uint8_t { first, second };
 /// A mixture-of-experts feed-forward block:
 /// out[t] = sum_slot(w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e])) (+ shared expert), e = topk_ids[t, slot].
 /// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
-/// per token, twice), or with w_quant and no a_quant weight-only: f8e4m3, i8, i4 or f4e2m1, scaled as a b of GemmArgs is, with a dimension
-/// of experts before; out bf16, f16 or f32. Ids outside [0, experts) and masked experts add nothing; repeated ids add.
+/// per token, twice; i4 weights likewise with an a_quant of per_token), or with w_quant and no a_quant weight-only: f8e4m3, i8, i4 or
+/// f4e2m1, scaled as a b of GemmArgs is, with a dimension of experts before; out bf16, f16 or f32. Ids outside [0, experts) and masked
+/// experts add nothing; repeated ids add.
 struct FusedMoeArgs {
   View x = {};                 // [tokens, hidden]
   View w1 = {};                // [local_experts, 2*inter or inter, hidden], strided or packed

@@ -126,6 +126,14 @@ std::vector<Case<Problem>> test_cases() {
       p.shared_inter = 34, p.weight_stage = WeightStage::first;
     });
   }
+  for (const DType x : {DType::bf16, DType::f16, DType::i8})
+    for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
+      for (const int64_t tokens : {1, 40})
+        add("i4 weights, i8 activations", [&](Problem& p) {
+          p.x = x, p.w = DType::i4, p.a_quant = p.w_quant = per_token, p.tokens = tokens, p.shared_inter = 34, p.hidden = 130,
+          p.bias1 = true;
+          set_format(p, format);
+        });
   add("weights of few bits, more tokens than the decode rows take",
       [](Problem& p) { p.w = DType::f4e2m1, p.w_quant = per_1x32, p.tokens = 259, p.local_experts = 4, p.hidden = 64, p.inter = 32; });
   add("B17 more slots than usual, few experts", [](Problem& p) { p.local_experts = 4, p.top_k = 3, p.tokens = 3; });
@@ -220,8 +228,8 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
     const CodedWeights made = make_coded_weights(maker, name, p.w, shape, p.w_quant, gate, format);
     w = made.weights, scale = made.scale, global_scale = made.global_scale;
   };
-  if (p.coded()) {
-    args.w_quant = p.w_quant;
+  if (p.decodes()) {
+    args.w_quant = p.w_quant, args.a_quant = p.a_quant;
     coded("w1", {experts, n1, p.hidden}, p.gate, p.w1_format, args.w1, args.w1_scale, args.w1_global_scale);
     coded("w2", {experts, p.hidden, p.inter}, GateLayout::none, p.w2_format, args.w2, args.w2_scale, args.w2_global_scale);
   } else {
@@ -237,7 +245,7 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
       for (int64_t j = 0; j < columns; ++j) static_cast<float*>(view.rank == 2 ? row(view, r) : view.data)[j] *= share;
     return view;
   };
-  if (p.quantised()) {
+  if (p.quantised() && !p.decodes()) {
     args.w1_scale = scales("w1_scale", {experts, n1}, p.hidden);
     args.w2_scale = scales("w2_scale", {experts, p.hidden}, p.inter);
   }
@@ -248,7 +256,7 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
     args.num_local_tokens = maker.dense("num_local_tokens", DType::i32, {1}, Fill::zero);
     *static_cast<int32_t*>(args.num_local_tokens.data) = static_cast<int32_t>(p.tokens - p.tokens / 4);
   }
-  if (p.shared_inter > 0 && p.coded()) {
+  if (p.shared_inter > 0 && p.decodes()) {
     coded("shared_w1", {shared_n1, p.hidden}, p.gate, p.shared_w1_format, args.shared_w1, args.shared_w1_scale,
           args.shared_w1_global_scale);
     coded("shared_w2", {p.hidden, p.shared_inter}, GateLayout::none, p.shared_w2_format, args.shared_w2, args.shared_w2_scale,

@@ -97,7 +97,7 @@ Buffers carve(const Problem& p, std::byte* base) {
 size_t block_bytes(const Problem& p) { return align64(static_cast<size_t>(p.tokens * max_chunk_2(p.tokens) * kPanelColumns * 4)); }
 /// Plain codes are packed task by task, behind that block.
 int64_t packed_bytes(const Problem& p) {
-  if (!p.coded()) return 0;
+  if (!p.decodes()) return 0;
   const PanelCodes codes = panel_codes(p.w, p.w_quant);
   const auto need = [&](int64_t k, WeightFormat format) {
     return format == WeightFormat::strided ? kMaxChunk1 * coded_panel_bytes(codes, k) : 0;
@@ -106,11 +106,11 @@ int64_t packed_bytes(const Problem& p) {
   return p.shared_inter == 0 ? routed : std::max({routed, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
 }
 /// What the kernels multiply.
-DType a_type(const Problem& p) { return p.coded() ? p.x : p.w; }
+DType a_type(const Problem& p) { return p.multiplied(); }
 size_t scratch_bytes(const Problem& p) {
   const int64_t width = bits(a_type(p)) / 8;
   const auto need = [&](int64_t k, WeightFormat format) {
-    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided && !p.coded());
+    return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided && !p.decodes());
   };
   int64_t most = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
   if (p.shared_inter > 0) most = std::max({most, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
@@ -412,7 +412,7 @@ class Decode {
   const Buffers b_;
   const size_t scratch_;
   const View none_;
-  const Quant quant_ = p_.coded() ? p_.w_quant : Quant::none;
+  const Quant quant_ = p_.decodes() ? p_.w_quant : Quant::none;
   const Operand w1_{args_.w1, args_.w1_scale, args_.w1_global_scale, args_.bias1, quant_};
   const Operand w2_{args_.w2, args_.w2_scale, args_.w2_global_scale, args_.bias2, quant_};
   const Operand shared_w1_{args_.shared_w1, args_.shared_w1_scale, args_.shared_w1_global_scale, none_, quant_};
@@ -423,7 +423,7 @@ class Decode {
 };
 
 PanelFn kernel_of(Target target, const Problem& p, const Device& device) {
-  return p.coded() ? coded_kernel(target, p.x, device) : panel_kernel(target, p.w, device);
+  return p.decodes() ? coded_kernel(target, p.multiplied(), device) : panel_kernel(target, p.w, device);
 }
 
 }  // namespace

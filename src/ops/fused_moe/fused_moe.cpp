@@ -63,11 +63,11 @@ void check_scales(const ScaledWeight& w, const Coding& coding) {
     // One row or one element of k has the same scale either way.
     require(found == coding.quant || (w.n == 1 && !is_block(found)), kOp, ": ", w.scale_name, " is ", w.scale, "; expected it ",
             coding.quant, ", as of w1");
-  } else if (dtype == DType::i8) {
+  } else if (dtype == DType::i8 || dtype == DType::i4) {
     const View wanted = shared ? View(nullptr, DType::f32, {w.n}) : View(nullptr, DType::f32, {w.experts, w.n});
     require(packed_quant(w.weight) == Quant::none, kOp, ": ", w.name, " is packed with ", packed_quant(w.weight),
             " scales; expected none (activations are i8)");
-    require(w.scale.given(), kOp, ": ", w.scale_name, " is none; expected ", wanted, " (", w.name, " is i8)");
+    require(w.scale.given(), kOp, ": ", w.scale_name, " is none; expected ", wanted, " (", w.name, " is ", dtype, ")");
     if (shared) check_tensor(w.scale, kOp, w.scale_name, Access::read, DType::f32, {w.n});
     else check_tensor(w.scale, kOp, w.scale_name, Access::read, DType::f32, {w.experts, w.n});
   } else {
@@ -94,7 +94,7 @@ void check_x_scale(const FusedMoeArgs& args) {
 Coding check_types(const FusedMoeArgs& args) {
   const DType x = args.x.dtype, w = args.w1.dtype;
   require(x == DType::bf16 || x == DType::f16 || x == DType::i8, kOp, ": x is ", args.x, "; expected bf16, f16 or i8");
-  if (x == DType::i8) require(w == x, kOp, ": w1 is ", args.w1, "; expected i8 (dtype of x)");
+  if (x == DType::i8) require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected i8 (dtype of x) or i4");
   else require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected ", x, " (dtype of x), i8, f8e4m3, i4 or f4e2m1");
   require(args.weight_stage <= WeightStage::second, kOp, ": weight_stage is number ", static_cast<int>(args.weight_stage),
           "; expected first or second");
@@ -106,7 +106,8 @@ Coding check_types(const FusedMoeArgs& args) {
     require(args.w_quant == Quant::none, kOp, ": w_quant is ", args.w_quant, "; expected none (w1 is ", w, ")");
     return {};
   }
-  if (w == DType::i8 && (x == DType::i8 || asked == Quant::none || args.a_quant != Quant::none)) {
+  const bool whole = w == DType::i8 || w == DType::i4;
+  if (whole && (x == DType::i8 || args.a_quant != Quant::none || (w == DType::i8 && asked == Quant::none))) {
     require(args.a_quant == Quant::none || args.a_quant == Quant::per_token, kOp, ": a_quant is ", args.a_quant,
             "; expected per_token (i8 activations)");
     require(asked == Quant::none || asked == Quant::per_token, kOp, ": w_quant is ", asked, "; expected per_token (i8 activations)");
@@ -165,7 +166,7 @@ Shared check_shared(const FusedMoeArgs& args, int64_t hidden, bool gated, const 
   check_scales(
       {w2, args.shared_w2_scale, args.shared_w2_global_scale, "shared_w2", "shared_w2_scale", "shared_w2_global_scale", -1, hidden, inter},
       coding);
-  require(args.w1.dtype != DType::i8 || coding.coded || inter <= kMaxI8K, kOp, ": shared_w2 is ", w2, "; expected at most ", kMaxI8K,
+  require(coding.quant == Quant::none || coding.coded || inter <= kMaxI8K, kOp, ": shared_w2 is ", w2, "; expected at most ", kMaxI8K,
           " columns (i8 sums stay within 32 bits)");
   return {inter, w1_format, w2_format};
 }
@@ -218,8 +219,9 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
   const int64_t tokens = args.x.shape[0], hidden = args.x.shape[1];
   const int64_t experts = args.w1.shape[0], inter = args.w2.shape[2], w1_rows = gated ? 2 * inter : inter;
   require(experts <= INT32_MAX, kOp, ": w1 is ", args.w1, "; expected at most 2^31 - 1 experts");
-  require(w != DType::i8 || coding.coded || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2,
-          "; expected at most ", kMaxI8K, " columns (i8 sums stay within 32 bits)");
+  const bool whole_sums = coding.quant != Quant::none && !coding.coded;
+  require(!whole_sums || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2, "; expected at most ",
+          kMaxI8K, " columns (i8 sums stay within 32 bits)");
   const WeightFormat w1_format = check_weight(args.w1, "w1", w, {experts, w1_rows, hidden}, args.gate);
   const WeightFormat w2_format = check_weight(args.w2, "w2", w, {experts, hidden, inter}, GateLayout::none);
   check_scales({args.w1, args.w1_scale, args.w1_global_scale, "w1", "w1_scale", "w1_global_scale", experts, w1_rows, hidden}, coding);
@@ -271,8 +273,8 @@ double FusedMoe::Problem::weight_bytes(double touched) const {
   const double element = bits(w) / 8.0, h = static_cast<double>(hidden);
   const auto of = [&](int64_t columns) {
     const double codes = static_cast<double>(w1_rows(columns) + columns) * h * element;
-    return coded() ? codes + block_scale_bytes(w, w_quant, w1_rows(columns), hidden) + block_scale_bytes(w, w_quant, hidden, columns)
-                   : codes;
+    return decodes() ? codes + block_scale_bytes(w, w_quant, w1_rows(columns), hidden) + block_scale_bytes(w, w_quant, hidden, columns)
+                     : codes;
   };
   return touched * of(inter) + of(shared_inter);
 }
@@ -285,7 +287,7 @@ Cost FusedMoe::cost(const Problem& p) {
       local * static_cast<double>(p.w1_rows(p.inter) + p.inter) + tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
   return {.flops = 2 * columns * hidden,
           .bytes = p.weight_bytes(p.expected_experts()) + tokens * hidden * (bits(p.x) + bits(p.out)) / 8,
-          .math = p.coded() ? p.x : p.w};
+          .math = p.multiplied()};
 }
 
 std::span<const Kernel<FusedMoe>> FusedMoe::kernels() {

@@ -18,7 +18,7 @@ struct FusedMoe {
   using Args = FusedMoeArgs;
 
   /// Quantisation is written as (x, w, a_quant, w_quant). i8 weights without a w_quant, or with an a_quant of per_token, meet activations
-  /// quantised to i8; w_quant without a_quant is weight-only: codes (see GemmArgs) times x. f8e4m3 activations are refused by check() yet.
+  /// quantised to i8, and so do i4 weights with an a_quant of per_token; w_quant without a_quant is weight-only: codes (see GemmArgs) times x. f8e4m3 activations are refused by check() yet.
   struct Problem {
     int64_t tokens = 1;
     int64_t hidden = 2048, inter = 768;
@@ -73,7 +73,11 @@ struct FusedMoe {
     /// Weights of few bits times activations as they are.
     bool coded() const { return w != x && a_quant == Quant::none && w_quant != Quant::none; }
     /// Activations are quantised to i8.
-    bool quantised() const { return w == DType::i8 && !coded(); }
+    bool quantised() const { return a_quant == Quant::per_token || (w == DType::i8 && !coded()); }
+    /// Kernels decode the weights.
+    bool decodes() const { return coded() || (quantised() && w != DType::i8); }
+    /// What the weights are multiplied by.
+    DType multiplied() const { return quantised() ? DType::i8 : x; }
     /// Distinct local experts that the pairs touch when the router chooses evenly.
     double expected_experts() const;
     /// Bytes of weights of these many experts.

@@ -57,7 +57,8 @@ View address_only(int& next, DType dtype, std::initializer_list<int64_t> shape) 
 
 Target best_target(const FusedMoe::Problem& p, const Device& device) {
   for (const Target target : {Target::x86_amx, Target::x86_avx512, Target::x86_avx2})
-    if (target_runs_on(target, device) && (p.coded() ? coded_kernel(target, p.x, device) : panel_kernel(target, p.w, device)) != nullptr)
+    if (target_runs_on(target, device) &&
+        (p.decodes() ? coded_kernel(target, p.multiplied(), device) : panel_kernel(target, p.w, device)) != nullptr)
       return target;
   return Target::any_cpu;
 }
@@ -125,7 +126,7 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
     args.w2_scale = scale(p.local_experts, p.hidden, p.inter);
   }
   if (global) args.w1_global_scale = f32({p.local_experts}), args.w2_global_scale = f32({p.local_experts});
-  if (p.coded()) args.w_quant = p.w_quant;
+  if (p.decodes()) args.w_quant = p.w_quant, args.a_quant = p.a_quant;
   if (p.x == DType::i8) args.x_scale = f32({p.tokens});
   if (p.bias1) args.bias1 = f32({p.local_experts, p.w1_rows(p.inter)});
   if (p.bias2) args.bias2 = f32({p.local_experts, p.hidden});
@@ -151,7 +152,7 @@ Support sorted_supports(const FusedMoe::Problem& p, const Device& device) {
   const bool shared = p.shared_inter > 0 && (is_packed(p.shared_w1_format) || is_packed(p.shared_w2_format));
   if (device.is_gpu() && (is_packed(p.w1_format) || is_packed(p.w2_format) || shared))
     return Support::no("weights are packed for CPUs; a GPU reads plain rows (w1_format=strided, w2_format=strided)");
-  if (device.is_gpu() && p.coded()) return Support::no("w is ", p.w, " and x is ", p.x, "; there are no GPU kernels for that yet");
+  if (device.is_gpu() && p.decodes()) return Support::no("w is ", p.w, " and x is ", p.x, "; there are no GPU kernels for that yet");
   const int64_t padded = MoeSort::max_padded(p.tokens, p.top_k, p.experts, kTileRows[2]);
   if (padded > INT32_MAX) return Support::no("tokens * top_k + experts * tile_m is ", padded, "; positions are 32-bit");
   return Support::yes();
@@ -191,7 +192,7 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
     return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
   const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
-                    overlapped_us(cost.flops, panel_rate(best_target(p, device), p.coded() ? p.x : p.w, device), cost.bytes, device);
+                    overlapped_us(cost.flops, panel_rate(best_target(p, device), p.multiplied(), device), cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};
 }

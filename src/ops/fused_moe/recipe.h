@@ -21,7 +21,7 @@ RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, s
 template <class Visit>
 void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t tile_m, const RecipeBuffers& w, Visit&& visit) {
   const bool quantised = p.quantised(), float_x = p.x != DType::i8;
-  const Quant b_quant = p.coded() ? p.w_quant : Quant::none;
+  const Quant b_quant = p.decodes() ? p.w_quant : Quant::none;
   visit(MoeSortArgs{.topk_ids = args.topk_ids,
                     .topk_weights = args.topk_weights,
                     .expert_mask = args.expert_mask,

@@ -190,7 +190,7 @@ class Block {
 
   /// Of sums of k products in f32. A row may multiply in bf16, and round codes with their scales to it.
   Tolerance tolerance_of(int64_t k) const {
-    Tolerance t = gemm_tolerance(p_.coded() ? p_.x : p_.w, DType::f32, k, p_.coded());
+    Tolerance t = gemm_tolerance(p_.multiplied(), DType::f32, k, p_.decodes());
     if (p_.coded()) t.bound_eps += bf16_operand_error(p_.x, Quant::none, p_.w, p_.w_quant);
     return t;
   }

@@ -151,6 +151,23 @@ void add_weight_only(std::vector<Case<Problem>>& out) {
   }
 }
 
+/// i4 weights with i8 activations.
+void add_i8_i4(std::vector<Case<Problem>>& out) {
+  const auto add = [&](Problem p, const char* note) {
+    p.a = DType::i8, p.b = DType::i4, p.b_quant = Quant::per_token, p.b_format = kOurs[out.size() % 2];
+    out.push_back({p, note});
+  };
+  for (const DType c : kResults) add({.m = 33, .n = 65, .k = 194, .c = c, .bias = DType::f32}, "i8 x i4: dtypes");
+  for (const int64_t m : {1, 2, 7, 12, 13, 16, 17, 33, 101}) add({.m = m, .n = 150, .k = 320}, "i8 x i4: rows around tiles");
+  for (const int64_t n : {1, 31, 33, 97}) add({.m = 5, .n = n, .k = 128}, "i8 x i4: columns around tiles");
+  for (const int64_t k : {2, 17, 31, 63, 64, 65, 127, 129, 255, 513, 1100}) add({.m = 9, .n = 40, .k = k}, "i8 x i4: k tails");
+  add({.batch = 3, .m = 6, .n = 34, .k = 50}, "i8 x i4: batched");
+  for (const GateLayout gate : {GateLayout::separated, GateLayout::interleaved})
+    add({.m = 18, .n = 270, .k = 130, .bias = DType::bf16, .activation = ActivationKind::silu, .gate = gate}, "i8 x i4: gated");
+  add({.m = 200, .n = 100, .k = 9000}, "i8 x i4: several blocks of rows and of k");
+  add({.m = 5, .n = 34, .k = 0, .bias = DType::f32}, "i8 x i4: no k");
+}
+
 /// f8e4m3 x f8e4m3 on rows that decode, packed; and block scales of both operands.
 void add_coded_f8(std::vector<Case<Problem>>& out) {
   const auto add = [&](Problem p, Quant a_quant, Quant b_quant, DType b, const char* note) {
@@ -219,6 +236,7 @@ Cases<Problem> Gemm::cases() {
   add_f8(test);
   add_weight_only(test);
   add_coded_f8(test);
+  add_i8_i4(test);
   for (const DType a : {DType::bf16, DType::i8})
     for (const int64_t m : {1, 32}) test.push_back({{.m = m, .n = 512, .k = 7168, .a = a, .c = DType::bf16}, "B11: long k, few columns"});
   add_library(test);

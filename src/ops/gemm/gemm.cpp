@@ -146,7 +146,8 @@ Gemm::Problem Gemm::check(const Args& args) {
     require((args.a_quant == Quant::none || args.a_quant == Quant::per_token) &&
                 (args.b_quant == Quant::none || args.b_quant == Quant::per_token) && packed_quant(b) == Quant::none,
             kOp, ": a_quant is ", args.a_quant, " and b_quant is ", packed_quant(b) == Quant::none ? args.b_quant : packed_quant(b),
-            "; expected per_token (a and b are i8)");
+            "; expected per_token (a and b are whole numbers)");
+    if (p.b != DType::none) p.b_quant = Quant::per_token;
     check_vector(args.a_scale, "a_scale", p.m, p.batch, batched, DType::f32);
     check_vector(args.b_scale, "b_scale", p.n, p.batch, batched, DType::f32);
   } else {

@@ -82,6 +82,23 @@ static inline void pack_tile(const PanelTask& task, int64_t panel, int64_t tile,
   transpose_tile(rows, to);
 }
 
+/// i4 codes of 64 k and 16 columns, k-step `step` of that length, as a tile of an i8 panel.
+static inline void expand_nibbles(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t tile, std::byte* to) {
+  const std::byte* const from = panel + coded_tile_offset(codes, 2 * step, tile);
+  for (int64_t row = 0; row < 8; ++row) {
+    for (int64_t column = 0; column < 16; ++column) {
+      uint32_t x;
+      std::memcpy(&x, from + row * 64 + column * 4, sizeof x);
+      // Nibbles k, k + 2, k + 4, k + 6, k + 1, ...: quads of sign-extended bytes.
+      const auto value = [&](int nibble) { return static_cast<uint32_t>((static_cast<int32_t>(x << (28 - 4 * nibble)) >> 28) & 0xff); };
+      const uint32_t first = value(0) | value(4) << 8 | value(1) << 16 | value(5) << 24;
+      const uint32_t second = value(2) | value(6) << 8 | value(3) << 16 | value(7) << 24;
+      std::memcpy(to + 2 * row * 64 + column * 4, &first, sizeof first);
+      std::memcpy(to + (2 * row + 1) * 64 + column * 4, &second, sizeof second);
+    }
+  }
+}
+
 /// kRows rows x 16 columns over `steps` dword steps; sums rows are 32 dwords apart.
 template <class Unit, int kRows>
 static inline void micro(const std::byte* a, int64_t a_stride, const std::byte* b, int64_t steps, std::byte* sums, bool first) {
@@ -126,10 +143,11 @@ static inline void group(int64_t rows, const std::byte* a, int64_t a_stride, con
 /// Unit: kElementBytes, kDwordSteps (per 64-byte k-step), kRows, kFreshSums, kSums, Acc, Columns zero load store columns
 /// add; convert_a(row, elements, to): whole dword steps, zero padded; decode(tile, to): a packed tile into kDwordSteps
 /// tiles kStepTiles apart (kInPlace: packed tiles are used as they are). Of a coded Unit (kCoded) kElementBytes is a's, a packed step is
-/// one of kDecodedSteps, and decode_step(codes, panel, step, to) makes both tiles of it.
+/// one of kDecodedSteps (i8: 64 k), and decode_step(codes, panel, step, to) makes both tiles of it.
 template <class Unit> static void run_blocked(const PanelTask& task) {
   using namespace blocked;
-  constexpr int64_t kPerStep = Unit::kCoded ? kDecodedSteps : kStepBytes / Unit::kElementBytes;  // elements of k in a packed step
+  // Elements of k in a packed step. i8 has as many in coded panels as in others.
+  constexpr int64_t kPerStep = Unit::kCoded && Unit::kElementBytes > 1 ? kDecodedSteps : kStepBytes / Unit::kElementBytes;
   const int64_t packed_steps = (task.k + kPerStep - 1) / kPerStep;
   const int64_t steps = packed_steps * Unit::kDwordSteps;
   const bool plain = !Unit::kCoded && task.b_row_stride != 0;

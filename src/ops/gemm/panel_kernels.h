@@ -136,18 +136,21 @@ using PanelFn = void (*)(const PanelTask&);
 inline constexpr int64_t kScratchRows = 384, kScratchA = 2 << 20, kScratchFixed = 128 << 10;
 int64_t panel_scratch(int64_t m, int64_t k, int64_t panels, int64_t element_bytes, bool plain_b);
 
-// bf16, f16, f32: a and b of that type; coded_: a of that type, b coded panels. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
+// bf16, f16, f32: a and b of that type; coded_: a of that type, b coded panels;
+// coded_i8: of i4 without block scales. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
 inline constexpr int64_t kMaxI8K = 131071;  // 128 * 128 * k stays within int32
 
 namespace amx {
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
+void coded_i8(const PanelTask&);
 }  // namespace amx
 namespace amx_emulated {  // the same source with the tile instructions in software
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
+void coded_i8(const PanelTask&);
 }  // namespace amx_emulated
 namespace avx512 {
 void panel_bf16(const PanelTask&);
@@ -155,6 +158,7 @@ void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
+void coded_i8(const PanelTask&);
 void coded_f16(const PanelTask&);
 void coded_f32(const PanelTask&);
 }  // namespace avx512
@@ -170,6 +174,7 @@ void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
+void coded_i8(const PanelTask&);
 void coded_f16(const PanelTask&);
 void coded_f32(const PanelTask&);
 }  // namespace avx2
@@ -180,6 +185,7 @@ void panel_f16(const PanelTask&);
 void panel_f32(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
+void coded_i8(const PanelTask&);
 void coded_f16(const PanelTask&);
 void coded_f32(const PanelTask&);
 }  // namespace portable

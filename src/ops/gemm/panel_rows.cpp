@@ -34,16 +34,24 @@ PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
 }
 
 PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
-  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16) {
-    return dtype == DType::f32 ? f32 : dtype == DType::bf16 ? bf16 : dtype == DType::f16 ? f16 : nullptr;
+  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16, PanelFn i8) -> PanelFn {
+    switch (dtype) {
+      case DType::f32: return f32;
+      case DType::bf16: return bf16;
+      case DType::f16: return f16;
+      case DType::i8: return i8;
+      default: return nullptr;
+    }
   };
   switch (target) {
 #if EITRI_X86
-    case Target::x86_amx: return pick(nullptr, device.amx ? amx::coded_bf16 : amx_emulated::coded_bf16, nullptr);
-    case Target::x86_avx512: return pick(avx512::coded_f32, avx512::coded_bf16, avx512::coded_f16);
-    case Target::x86_avx2: return pick(avx2::coded_f32, avx2::coded_bf16, avx2::coded_f16);
+    case Target::x86_amx:
+      return device.amx ? pick(nullptr, amx::coded_bf16, nullptr, amx::coded_i8)
+                        : pick(nullptr, amx_emulated::coded_bf16, nullptr, amx_emulated::coded_i8);
+    case Target::x86_avx512: return pick(avx512::coded_f32, avx512::coded_bf16, avx512::coded_f16, avx512::coded_i8);
+    case Target::x86_avx2: return pick(avx2::coded_f32, avx2::coded_bf16, avx2::coded_f16, avx2::coded_i8);
 #endif
-    case Target::any_cpu: return pick(portable::coded_f32, portable::coded_bf16, portable::coded_f16);
+    case Target::any_cpu: return pick(portable::coded_f32, portable::coded_bf16, portable::coded_f16, portable::coded_i8);
     default: (void)device; return nullptr;
   }
 }
@@ -215,12 +223,11 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
 template <Target kTarget> Support supports(const Gemm::Problem& p, const Device& device) {
   if (p.b_format == WeightFormat::onednn) return Support::no("b is packed for oneDNN; this row reads panel32 or plain rows");
   if (p.coded()) {
-    if (p.a == DType::i8) return Support::no("there is no panel kernel for i8 x ", p.b, " yet");
     if (coded_kernel(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device) == nullptr)
-      return Support::no("the tile unit multiplies bf16 by codes, not ", p.a);
-    return Support::yes();
+      return Support::no("the tile unit multiplies bf16 and i8 by codes, not ", p.a);
+  } else if (panel_kernel(kTarget, p.a, device) == nullptr) {
+    return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
   }
-  if (panel_kernel(kTarget, p.a, device) == nullptr) return Support::no("the tile unit multiplies bf16 and i8, not ", p.a);
   if (p.a == DType::i8 && p.k > kMaxI8K) return Support::no("k = ", p.k, " could overflow i32 sums of i8 products; at most ", kMaxI8K);
   return Support::yes();
 }

@@ -44,6 +44,7 @@ constexpr bool is_code(DType dtype) { return dtype == DType::f8e4m3 || dtype == 
 constexpr bool goes_with(DType a, DType b) {
   if (a == b) return true;
   if (a == DType::f8e4m3) return b == DType::f4e2m1;
+  if (a == DType::i8) return b == DType::i4;
   return (a == DType::f32 || a == DType::bf16 || a == DType::f16) && is_code(b);
 }
 /// Rows and blocks that scales of f8e4m3 activations go with, by what the weights' scales belong to.

@@ -299,6 +299,14 @@ void decode_mxf4(const PanelCodes& codes, const std::byte* panel, int64_t step, 
     }
   }
 }
+/// i4 as i8, in steps of 64 k.
+void decode_i4_quads(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
+  for (const int64_t end = step + steps; step < end; ++step, to += 2 * kTileBytes) {
+    fetch_codes(codes, panel, 2 * step, kCodesAhead);
+    fetch_codes(codes, panel, 2 * step + 1, kCodesAhead);
+    decode_quads(codes, panel, step, to);
+  }
+}
 DecodeFn decoder_of(const PanelCodes& codes) {
   const bool powers = codes.dtype == DType::f4e2m1 && codes.scale == DType::f8e8m0;
   return powers ? decode_mxf4 : vec512::decoder_of<DecodeBf16>(codes);
@@ -321,7 +329,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   const bool fetches = !plain && !kCoded;  // of weights: decoders fetch codes themselves
   const bool split_k = steps > plan.steps;
   const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
-  const DecodeFn decode = kCoded ? decoder_of(task.codes) : nullptr;
+  const DecodeFn decode = !kCoded ? nullptr : kSums == Sums::i32 ? decode_i4_quads : decoder_of(task.codes);
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
 
@@ -422,6 +430,7 @@ namespace amx {
 void panel_bf16(const PanelTask& task) { run<Sums::f32, false>(task); }
 void panel_i8(const PanelTask& task) { run<Sums::i32, false>(task); }
 void coded_bf16(const PanelTask& task) { run<Sums::f32, true>(task); }
+void coded_i8(const PanelTask& task) { run<Sums::i32, true>(task); }
 }  // namespace amx or amx_emulated
 
 }  // namespace eitri

@@ -406,6 +406,58 @@ template <class Unit> void run_coded(const PanelTask& task) {
   }
 }
 
+/// i4 codes times i8: chunks are decoded to i8 panels, with the columns' sums of the chunk for the offset of A.
+struct UnitI8Decoded : UnitI8 {
+  static constexpr bool kStreams = false;
+};
+void run_coded_i8(const PanelTask& task) {
+  if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
+  constexpr int64_t kChunk = 8;  // k-steps of 64: 16 KiB
+  const int64_t steps = (task.k + kStepBytes - 1) / kStepBytes, panel_stride = coded_panel_bytes(task.codes, task.k);
+  const int64_t most_rows = least(task.block_m > 0 ? task.block_m : kBlockRows, kScratchRows);
+  const int64_t row_blocks = (task.m + most_rows - 1) / most_rows;
+  const int64_t even_rows = (task.m + row_blocks - 1) / row_blocks;
+  const int64_t block_rows = least((even_rows + kGroupRows - 1) / kGroupRows * kGroupRows, least(most_rows, task.m));
+  const int64_t fit = kCodedBlockBytes / (block_rows * kStepBytes) / kChunk * kChunk;
+  const int64_t block_steps = least(steps, fit < kChunk ? kChunk : fit);
+  const bool split_k = steps > block_steps;
+
+  std::byte* const decoded = task.scratch;
+  std::byte* const a_block = decoded + kChunk * 2 * kTileBytes;
+  std::byte* const sums_block = a_block + block_rows * block_steps * kStepBytes;
+  for (int64_t m0 = 0; m0 < task.m; m0 += block_rows) {
+    const int64_t rows = least(block_rows, task.m - m0);
+    const Groups groups(rows);
+    int64_t step0 = 0;
+    do {  // at least once: k == 0 still has an epilogue
+      const int64_t here = least(block_steps, steps - step0);
+      for (int64_t g = 0, r = 0; g < groups.count; r += groups.rows(g++))
+        pack_group<UnitI8>(task, m0 + r, groups.rows(g), step0, here, a_block + r * here * kStepBytes);
+      for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        const std::byte* const b = task.b + panel * panel_stride;
+        std::byte* const sums = sums_block + (split_k ? (panel - task.panel_begin) * block_rows * kRowBytes : 0);
+        if (steps == 0) std::memset(sums, 0, static_cast<size_t>(rows * kRowBytes));
+        for (int64_t c = 0; c < here; c += kChunk) {
+          const int64_t count = least(kChunk, here - c);
+          alignas(64) int32_t column_sums[kPanelColumns] = {}, offsets[kPanelColumns];
+          for (int64_t s = 0; s < count; ++s) {
+            fetch_codes(task.codes, b, 2 * (step0 + c + s), kAhead);
+            fetch_codes(task.codes, b, 2 * (step0 + c + s) + 1, kAhead);
+            decode_quads(task.codes, b, step0 + c + s, decoded + s * 2 * kTileBytes, column_sums);
+          }
+          for (int64_t column = 0; column < kPanelColumns; ++column) offsets[column] = -128 * column_sums[column];
+          for (int64_t g = 0, r = 0; g < groups.count; r += groups.rows(g++)) {
+            const std::byte* const a = a_block + (r * here + groups.rows(g) * c) * kStepBytes;
+            kMicro<UnitI8Decoded>[groups.rows(g) - 1](a, decoded, count, sums + r * kRowBytes, offsets, step0 + c == 0);
+          }
+        }
+        if (step0 + here >= steps) finish_rows<Sums::i32>(task, panel, sums, kRowBytes, m0, rows);
+      }
+      step0 += here;
+    } while (step0 < steps);
+  }
+}
+
 }  // namespace
 
 namespace avx512 {
@@ -416,6 +468,7 @@ void panel_i8(const PanelTask& task) { run<UnitI8>(task); }
 void coded_f32(const PanelTask& task) { run_coded<UnitF32>(task); }
 void coded_bf16(const PanelTask& task) { run_coded<UnitBf16>(task); }
 void coded_f16(const PanelTask& task) { run_coded<UnitF16>(task); }
+void coded_i8(const PanelTask& task) { run_coded_i8(task); }
 }  // namespace avx512
 
 }  // namespace eitri

@@ -125,6 +125,39 @@ EITRI_INLINE void fetch_codes(const PanelCodes& codes, const std::byte* panel, i
   for (int64_t i = 0; i < quarter; i += 64) _mm_prefetch(at + i, _MM_HINT_T0);
 }
 
+/// Rows of i4 codes as rows of i8 quads: of each dword, k .. k + 3 and k + 4 .. k + 7.
+struct NibbleQuads {
+  const __m512i values = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+  // Low nibbles are k, k + 4, k + 1, k + 5, high ones k + 2, k + 6, k + 3, k + 7: the ones of a quad side by side.
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+  EITRI_INLINE void decode(__m512i v, __m512i (&x)[2]) const {
+    const __m512i nibble = _mm512_set1_epi8(0x0f);
+    const auto bytes = [&](__m512i codes) {
+      return _mm512_shuffle_epi8(_mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)), order);
+    };
+    const __m512i low = bytes(v), high = bytes(_mm512_srli_epi16(v, 4));
+    x[0] = _mm512_ternarylogic_epi32(_mm512_slli_epi32(high, 16), low, _mm512_set1_epi32(0xffff), 0xf8);  // high << 16 | (low & mask)
+    x[1] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high, high_half(), 0xf8);
+  }
+};
+/// 64 k of i4 codes, k-step `step` of that length, as the two tiles of an i8 panel. With `sums`: the columns' sums are added to its 32.
+static inline void decode_quads(const PanelCodes& codes, const std::byte* panel, int64_t step, std::byte* to, int32_t* sums = nullptr) {
+  const NibbleQuads decoder;
+  for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes) {
+    __m512i total = sums != nullptr ? _mm512_loadu_si512(sums + tile * 16) : _mm512_setzero_si512();
+    const std::byte* const from = panel + coded_tile_offset(codes, 2 * step, tile);
+    for (int64_t i = 0; i < 8; ++i) {
+      __m512i x[2];
+      decoder.decode(_mm512_load_si512(from + i * 64), x);
+      for (int64_t j = 0; j < 2; ++j) {
+        _mm512_store_si512(to + (2 * i + j) * 64, x[j]);
+        if (sums != nullptr) total = _mm512_dpbusd_epi32(total, _mm512_set1_epi8(1), x[j]);
+      }
+    }
+    if (sums != nullptr) _mm512_storeu_si512(sums + tile * 16, total);
+  }
+}
+
 using DecodeFn = void (*)(const PanelCodes&, const std::byte* panel, int64_t step, int64_t steps, std::byte* to);
 /// Fn<dtype, scaled>::run for the codes; every dtype has both forms.
 template <template <DType, bool> class Fn> DecodeFn decoder_of(const PanelCodes& codes) {

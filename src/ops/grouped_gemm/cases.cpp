@@ -119,7 +119,8 @@ std::vector<Case<Problem>> test_cases() {
                                  {kF8, DType::none, per_tensor, per_tensor},
                                  {kF8, DType::none, per_1x128, per_128x128},
                                  {kF8, DType::none, per_1x32, per_1x32},
-                                 {kF8, kF4, per_1x32, per_1x32}};
+                                 {kF8, kF4, per_1x32, per_1x32},
+                                 {DType::i8, DType::i4, none, none}};
   for (const Coding& coding : kCodings)
     for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
       for (const Gather gather : {Gather::token, Gather::position}) {
@@ -211,7 +212,7 @@ GroupedGemm::Args GroupedGemm::make(const Problem& p, Maker& maker) {
   args.c = maker.output("c", p.c, {p.capacity, p.n_out()});
   if (quantised) {
     args.a_scale = maker.input("a_scale", DType::f32, {a_rows}, Fill::scale);
-    args.b_scale = maker.input("b_scale", DType::f32, {p.experts, p.n}, Fill::scale);
+    if (!p.coded()) args.b_scale = maker.input("b_scale", DType::f32, {p.experts, p.n}, Fill::scale);
   } else if (is_block(p.a_quant)) {
     args.a_quant = p.a_quant;
     args.a_scale = maker.input("a_scale", block_scale_dtype(p.a, p.a_quant), {a_rows, blocks_of(p.k, block_k(p.a_quant))}, Fill::scale);

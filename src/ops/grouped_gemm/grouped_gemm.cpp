@@ -98,13 +98,13 @@ Quants check_scales(const GroupedGemmArgs& args) {
   if (a != DType::f8e4m3)
     require(args.a_quant == Quant::none || args.a_quant == usual, kOp, ": a_quant is ", args.a_quant, "; expected ", usual, " (a is ", a,
             ")");
-  if (!coded)
+  if (!coded || a == DType::i8)
     require(args.b_quant == Quant::none || args.b_quant == usual, kOp, ": b_quant is ", args.b_quant, "; expected ", usual, " (b is ", b,
             ")");
   Quants q;
   if (a == DType::i8) {
     require(args.a_scale.given(), kOp, ": a_scale is none; expected f32[", args.a.shape[0], "] (a is i8)");
-    require(args.b_scale.given(), kOp, ": b_scale is none; expected f32[", experts, ", ", n, "] (b is i8)");
+    require(args.b_scale.given(), kOp, ": b_scale is none; expected f32[", experts, ", ", n, "] (b is ", b, ")");
     check_tensor(args.a_scale, kOp, "a_scale", Access::read, DType::f32, {args.a.shape[0]});
     check_tensor(args.b_scale, kOp, "b_scale", Access::read, DType::f32, {experts, n});
   } else if (coded) {

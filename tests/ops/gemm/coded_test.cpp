@@ -99,6 +99,31 @@ TEST(Coded, EveryCodeIsDecodedExactly) {
       }
 }
 
+// The same with i8 activations, whose sums are whole: all 16 codes, -8 included, at every place of a span.
+TEST(Coded, EveryI4CodeMeetsI8Exactly) {
+  constexpr int64_t kN = 70, kK = 150;
+  const Weights w({DType::i4, Quant::none}, kN, kK);
+  const Packed packed = pack({.weights = w.view});
+  std::vector<int8_t> a(static_cast<size_t>(kK * kK));
+  for (int64_t i = 0; i < kK; ++i) a[static_cast<size_t>(i * (kK + 1))] = -127;
+  const std::vector<float> ones(static_cast<size_t>(kK), 1.0f);
+  std::vector<float> c(static_cast<size_t>(kK * kN));
+  for (const bool plain : {false, true}) {
+    const GemmArgs args{.a = View(a.data(), DType::i8, {kK, kK}),
+                        .b = plain ? w.view : packed.view,
+                        .c = View(c.data(), DType::f32, {kK, kN}),
+                        .a_scale = View(ones.data(), DType::f32, {kK}),
+                        .b_scale = View(ones.data(), DType::f32, {kN})};
+    harness::with_every_kernel<Gemm>(args, [&](const char*) {
+      std::fill(c.begin(), c.end(), kNan);
+      gemm(args);
+      for (int64_t i = 0; i < kK; ++i)
+        for (int64_t j = 0; j < kN; ++j)
+          ASSERT_EQ(c[static_cast<size_t>(i * kN + j)], -127 * w.at(j, i)) << "at [" << j << ", " << i << "]";
+    });
+  }
+}
+
 // A NaN code spoils its column, and no other.
 TEST(Coded, NanCodesAreNan) {
   constexpr int64_t kN = 70, kK = 140;
@@ -253,7 +278,8 @@ TEST(Coded, EveryScaleArgumentIsChecked) {
   expect(
       make(DType::f8e4m3, DType::f4e2m1, per_1x32, per_1x32), [](GemmArgs& a) { a.b.dtype = DType::i4; }, "(that of a) or f4e2m1");
   expect(
-      make(DType::i8, DType::none, none, none), [](GemmArgs& a) { a.b_quant = per_tensor; }, "expected per_token (a and b are i8)");
+      make(DType::i8, DType::none, none, none), [](GemmArgs& a) { a.b_quant = per_tensor; },
+      "expected per_token (a and b are whole numbers)");
 }
 
 }  // namespace
