@@ -56,6 +56,7 @@ Journal::Journal(const std::string& folder) : path_(str(folder, "/journal.jsonl"
                       .config = json.at("config"),
                       .us = json.at("us"),
                       .control_us = json.at("control_us"),
+                      .race_control_us = json.at("race_control_us"),
                       .date = json.at("date"),
                       .candidates = {}};
       for (const auto& c : json.at("candidates"))
@@ -97,6 +98,7 @@ void Journal::add(const JournalRecord& r) {
                              {"config", r.config},
                              {"us", r.us},
                              {"control_us", r.control_us},
+                             {"race_control_us", r.race_control_us},
                              {"date", r.date},
                              {"candidates", std::move(candidates)}};
   append(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace));

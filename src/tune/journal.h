@@ -21,7 +21,8 @@ struct JournalRecord {
   int units = 0;
   std::string problem, revisions;  // revisions: of the candidates' kernels, "a,b"
   std::string kernel, config;      // adopted
-  double us = 0, control_us = 0;
+  double us = 0, control_us = 0;   // of the confirmation
+  double race_control_us = 0;      // of the default in the race, which the candidates' times are from
   std::string date;
   std::vector<JournalEntry> candidates;
 };

@@ -47,7 +47,7 @@ CurvePoint point_of(const Rung& rung) {
     row.config = e->config;
     row.us = e->us;
     row.spread_us = e->spread_us;
-    row.baseline_us = rung.record->control_us;
+    row.baseline_us = rung.record->race_control_us;
     out.rows.push_back(std::move(row));
   };
   if (timed.empty()) return out;
@@ -83,8 +83,8 @@ RegretReport leave_one_out(const std::vector<JournalRecord>& records) {
       const JournalEntry* best = nullptr;
       for (const JournalEntry& e : hidden.candidates)
         if (e.wrong.empty() && e.us > 0 && (best == nullptr || e.us < best->us)) best = &e;
-      if (best == nullptr || hidden.control_us <= 0) continue;
-      double us = hidden.control_us;
+      if (best == nullptr || hidden.race_control_us <= 0) continue;
+      double us = hidden.race_control_us;
       std::string chosen = "the default";
       for (const TunedAdvice& advice : interpolate(ladder, rungs[i].at)) {
         const JournalEntry* const found = timed(advice.row.kernel, advice.row.config);
@@ -98,7 +98,7 @@ RegretReport leave_one_out(const std::vector<JournalRecord>& records) {
                             .chosen = chosen,
                             .best = str(best->kernel, best->config.empty() ? "" : " ", best->config),
                             .regret = std::max(0.0, us / best->us - 1),
-                            .default_regret = std::max(0.0, hidden.control_us / best->us - 1)});
+                            .default_regret = std::max(0.0, hidden.race_control_us / best->us - 1)});
     }
   }
   for (const RegretPoint& p : out.points) {

@@ -295,6 +295,7 @@ class Session {
                          .config = out_.config,
                          .us = out_.us,
                          .control_us = out_.control_us,
+                         .race_control_us = first.control_us,
                          .date = today(),
                          .candidates = {}};
     for (size_t k = 0; k < field_.size(); ++k) {

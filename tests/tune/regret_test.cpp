@@ -23,7 +23,7 @@ JournalRecord record(int64_t m, double a_us, double b_us, double default_us) {
           .kernel = a_wins ? "probe.a" : "probe.b",
           .config = "",
           .us = std::min(a_us, b_us),
-          .control_us = default_us,
+          .race_control_us = default_us,
           .date = "2024-05-01",
           .candidates = {{.kernel = "probe.a", .config = "", .wrong = {}, .us = a_us},
                          {.kernel = "probe.b", .config = "", .wrong = {}, .us = b_us},
