@@ -1,7 +1,9 @@
 """`eitri tune`: from shapes to rows that calls use; what it takes, what it refuses."""
 
 import json
+import os
 import subprocess
+import time
 
 import pytest
 from test_cli import COMMAND, ENVIRONMENT
@@ -99,7 +101,27 @@ def test_what_was_recorded_can_be_tuned(tmp_path):
     assert problem["op"] == "gemm" and "m=5,n=96,k=64" in problem["problem"]
 
 
+def test_follow_tunes_what_is_recorded_while_it_runs(tmp_path):
+    arch = explain(tmp_path, "gemm", "m=1")["device"]
+    environment = {**ENVIRONMENT, "EITRI_CACHE_DIR": str(tmp_path / "cache")}
+    units = json.loads(subprocess.run([str(COMMAND), "doctor", "--json"], env=environment, capture_output=True, text=True, check=True).stdout)
+    record = tmp_path / "record"
+    process = subprocess.Popen([str(COMMAND), "tune", "--from-record", str(record), "--follow", "--budget", "12s", "--json"], env=environment,
+                               cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1)
+    record.mkdir()
+    number = units["units"] if "units" in units else len(os.sched_getaffinity(0))
+    (record / "misses.csv").write_text(f'gemm,{arch},{number},k,3,7,"m=2,n=64,k=64"\n')
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    (problem,) = json.loads(out)["problems"]
+    assert "m=2,n=64,k=64" in problem["problem"] and problem["status"] in ("tuned", "default is best")
+    assert explain(tmp_path, "gemm", "m=2,n=64,k=64")["origin"] == "tuned"
+
+
 @pytest.mark.parametrize(("arguments", "text"), [
+    (["--follow"], "--follow needs --from-record"),
+    (["--all-stale", "--follow"], "--follow needs --from-record"),
     ([], "no problems are named"),
     (["gemm"], "no problems are named"),
     (["gemm", "--problem", "m=1,nn=2"], "field is \"nn\""),

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/threads.h"
@@ -28,7 +31,8 @@ using tune::TuneStatus;
 struct TuneCommand {
   std::string op, shapes, model, weights = "bf16", record, out = kProjectTuned, device = "cpu", budget, shard, m;
   std::vector<std::string> problems, files;
-  bool all_stale = false, dry_run = false, again = false, json = false;
+  bool all_stale = false, dry_run = false, again = false, json = false, follow = false;
+  double share = 100;
   double time_limit_s = 20, min_gain = 2, prune = 8;
 };
 
@@ -90,12 +94,44 @@ int dry_run(const TuneCommand& command, const Problems& problems, const tune::Tu
   return kOk;
 }
 
+/// Tunes what a running program records, until the budget is used up: the program obeys the new rows between its calls.
+void follow(const TuneCommand& command, const Device& device, tune::Tuner& tuner, TuneReport& report) {
+  std::set<std::string> done;
+  while (!tuner.out_of_time()) {
+    Problems fresh;
+    try {
+      fresh = problems_of(command, device);
+    } catch (const Error& error) {
+      if (error.code() != Code::io_error) throw;  // nothing has been recorded yet
+    }
+    const auto next = std::ranges::find_if(fresh, [&](const auto& p) { return !done.contains(p.op + " " + p.problem); });
+    if (next == fresh.end()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      continue;
+    }
+    done.insert(next->op + " " + next->problem);
+    report.begin(*next);
+    const Outcome outcome = tuner.tune(*next);
+    if (!command.json && outcome.status != TuneStatus::known)
+      fmt::print(
+          "{} {}: {}{}{}\n", next->op, next->problem, to_string(outcome.status), outcome.kernel.empty() ? "" : ": ",
+          outcome.kernel.empty() ? outcome.why : fmt::format("{} {}, {:.1f} %", outcome.kernel, outcome.config, 100 * outcome.gain()));
+    std::fflush(stdout);
+    // The program beside us has the rest of the machine.
+    const double rest_s = outcome.status == TuneStatus::known ? 0 : outcome.seconds * (100 / command.share - 1);
+    report.end(outcome);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(rest_s);
+    while (std::chrono::steady_clock::now() < until && !tuner.out_of_time()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 int run(const TuneCommand& command, const Common& common) {
+  require(!command.follow || (!command.record.empty() && !command.dry_run), "tune: --follow needs --from-record, and no --dry-run");
   require(!command.problems.empty() || !command.shapes.empty() || !command.model.empty() || !command.record.empty() || command.all_stale,
           "tune: no problems are named; expected --problem, --shapes, --model, --from-record or --all-stale");
   const Device& device = device_of(command.device);
   if (!device.is_gpu() && !command.dry_run) use_profile();
-  const Problems problems = problems_of(command, device);
+  const Problems problems = command.follow ? Problems{} : problems_of(command, device);
   tune::TuneOptions options;
   options.folder = command.out;
   if (!command.shard.empty()) {
@@ -116,9 +152,13 @@ int run(const TuneCommand& command, const Common& common) {
   options.progress = [&](const std::string& what) { report.progress(what); };
   tune::Tuner tuner(tune::all_tuned_ops(), device, options);
   if (command.dry_run) return dry_run(command, problems, tuner);
-  for (const auto& problem : problems) {
-    report.begin(problem);
-    report.end(tuner.tune(problem));
+  if (command.follow) {
+    follow(command, device, tuner, report);
+  } else {
+    for (const auto& problem : problems) {
+      report.begin(problem);
+      report.end(tuner.tune(problem));
+    }
   }
   report.print(command.json, options.folder);
   return report.failed() ? kFailed : kOk;
@@ -219,6 +259,9 @@ void add_tune(CLI::App& app, Action& action) {
   tune->require_subcommand(0, 1);
   add_run_options(*tune, c);
   tune->add_option("--from-record", c->record, "Problems of a folder or file that EITRI_RECORD made")->type_name("PATH");
+  tune->add_flag("--follow", c->follow, "Goes on with what is recorded meanwhile, until the budget is used up");
+  tune->add_option("--share", c->share, "With --follow: percent of the time that is spent on tuning (default 100)")
+      ->check(CLI::Range(1.0, 100.0));
   tune->add_flag("--all-stale", c->all_stale, "Problems of rows whose kernel has changed since");
   const auto runs = [c, &action] { action = [c](Common& common) { return run(*c, common); }; };
 
