@@ -79,6 +79,8 @@ def empty(like, shape, dtype):
 
     if isinstance(like, Typed):
         dtype = like.dtype if dtype is None else dtype
+        if is_torch(like.array):
+            return empty(like.array, shape, dtype)
     if dtype is None:
         if not isinstance(like, numpy.ndarray):
             raise InvalidArgument(f"out is not given; expected one for inputs of type {type(like).__qualname__}")

@@ -96,7 +96,9 @@ def _polyfill(name):
 def register_with_dynamo():
     """Tells torch.compile what stands for the extension's functions in a graph."""
     register()
-    substitute = torch.compiler.substitute_in_graph
+    substitute = getattr(torch.compiler, "substitute_in_graph", None)
+    if substitute is None:  # before torch 2.6: a call of ours is a graph break, or torch.ops.eitri.* by name
+        return
     for name in OPS:
         substitute(getattr(_native, name), skip_signature_check=True)(_polyfill(name))
     substitute(_native.call_user_op, skip_signature_check=True)(_traced_user_op)

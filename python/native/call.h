@@ -1,10 +1,12 @@
 // One call from Python: reads the arguments in the order of Parameters<Op>, and runs the operator.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "error.h"
 #include "parameters.h"
@@ -159,6 +161,20 @@ struct Renamer {
     if (library_name != nullptr) library = library_name, python = name;
   }
   void optional_output(const char*, const View&) {}
+  void number(const char*, double) {}
+  template <class E> void choice(const char*, E) {}
+  void activation(const ActivationParams&) {}
+};
+
+/// The tensors that Parameters<Op> lists, to compare with those that the operator has.
+struct Listed {
+  std::vector<const View*> views;
+  void tensor(const char*, View& view) { views.push_back(&view); }
+  void weight(const char*, View& view) { views.push_back(&view); }
+  void optional(const char*, View& view) { views.push_back(&view); }
+  void optional_weight(const char*, View& view) { views.push_back(&view); }
+  void output(const char*, View& view, const char* = nullptr) { views.push_back(&view); }
+  void optional_output(const char*, View& view) { views.push_back(&view); }
   void number(const char*, double) {}
   template <class E> void choice(const char*, E) {}
   void activation(const ActivationParams&) {}

@@ -41,6 +41,24 @@ PyObject* schemas(PyObject*, PyObject*) {
   });
 }
 
+/// Tensor arguments of operators that parameters.h forgets, as "gemm.bias": for the tests.
+PyObject* unlisted(PyObject*, PyObject*) {
+  return guarded([] {
+    Ref all = checked(PyList_New(0));
+    for_each_op([&]<class Op>() {
+      typename Op::Args args;
+      Listed listed;
+      Parameters<Op>::walk(listed, args);
+      Op::tensors(args, [&](const char* name, const View& view) {
+        if (std::find(listed.views.begin(), listed.views.end(), &view) != listed.views.end()) return;
+        const Ref text = checked(python_text(str(Op::name, ".", name)));
+        if (PyList_Append(all.get(), text.get()) != 0) throw PythonError{};
+      });
+    });
+    return all.release();
+  });
+}
+
 PyObject* empty_like(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&] {
     require(count == 3, "empty: got ", count, " arguments; expected like, shape and dtype");
@@ -175,6 +193,7 @@ std::vector<PyMethodDef>& methods() {
       out.push_back({direct.c_str(), fast(call<Op, Caller::torch>), METH_FASTCALL, "As torch's dispatcher calls it."});
     });
     out.push_back({"schemas", schemas, METH_NOARGS, "Operator name -> schema in torch's language."});
+    out.push_back({"unlisted", unlisted, METH_NOARGS, "Arguments of operators that Python lacks."});
     out.push_back({"empty", fast(empty_like), METH_FASTCALL, "An uninitialised tensor of the kind and device of another."});
     out.push_back({"weight_shape", fast(weight_shape), METH_FASTCALL, "Logical shape of a weight, packed or not."});
     out.push_back({"packed_bytes", fast(packed_size), METH_FASTCALL, "Bytes that pack_weights writes."});

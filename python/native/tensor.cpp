@@ -14,8 +14,8 @@ namespace {
 
 /// What is known about a Python type; asked once per type.
 struct TypeInfo {
-  enum class Kind : uint8_t { foreign, exchange, torch, torch_subclass, typed };
-  PyTypeObject* type = nullptr;  // kept alive by a reference
+  enum class Kind : uint8_t { foreign, exchange, torch, torch_by_dlpack, torch_subclass, typed };  // by_dlpack: before 2.10
+  PyTypeObject* type = nullptr;                                                                    // kept alive by a reference
   Kind kind = Kind::foreign;
   const DlExchange* api = nullptr;
 };
@@ -55,7 +55,7 @@ TypeInfo resolve(PyTypeObject* type) {
   const Ref typed = attribute(module_if_loaded("eitri._arrays"), "Typed");
   if (tensor && (object == tensor.get() || (parameter && object == parameter.get()))) {
     info.api = exchange_of(object);
-    info.kind = info.api != nullptr ? TypeInfo::Kind::torch : TypeInfo::Kind::foreign;
+    info.kind = info.api != nullptr ? TypeInfo::Kind::torch : TypeInfo::Kind::torch_by_dlpack;
   } else if (tensor && PyObject_IsSubclass(object, tensor.get()) == 1) {
     info.kind = TypeInfo::Kind::torch_subclass;
     info.api = exchange_of(object);
@@ -181,8 +181,15 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
       return {};
     case TypeInfo::Kind::typed: {
       const Ref array = checked(PyObject_GetAttrString(object, "array")), dtype = checked(PyObject_GetAttrString(object, "dtype"));
-      return of_buffer(array.get(), name, access, dtype_of(dtype.get(), op_, name));
+      const DType meant = dtype_of(dtype.get(), op_, name);
+      if (PyObject_CheckBuffer(array.get()) == 1) return of_buffer(array.get(), name, access, meant);
+      View view = read(array.get(), name, access);
+      require(needs_torch_ || bits(view.dtype) == bits(meant), op_, ": ", name, " has elements of ", bits(view.dtype), " bits; expected ",
+              bits(meant), " (", meant, ")");
+      view.dtype = meant;
+      return view;
     }
+    case TypeInfo::Kind::torch_by_dlpack: return of_old_torch(object, name, access);
     case TypeInfo::Kind::foreign: break;
   }
   return of_foreign(object, name, access);
@@ -210,16 +217,35 @@ View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* n
     needs_torch_ = true;
     return {};
   }
-  if (is_torch && grad_enabled_) {
-    const Ref flag = checked(PyObject_GetAttr(object, torch_state().requires_grad));
-    require(flag.get() != Py_True, op_, ": ", name,
-            " requires grad; expected a tensor that does not, or torch.no_grad() (eitri's operators have no gradient)");
-  }
+  if (is_torch && grad_enabled_) refuse_gradient(object, name);
   const View view = of_dl_tensor(tensor, name);
   if (is_torch && view.data == nullptr && view.size() != 0) needs_torch_ = true;  // fake or functional
   if (view.device.kind != DeviceKind::cpu) {
     api_ = &api;
     gpu_ = view.device;
+  }
+  return view;
+}
+
+void Tensors::refuse_gradient(PyObject* object, const char* name) {
+  if (!looked_at_torch_) look_at_torch();
+  if (!grad_enabled_) return;
+  const Ref flag = checked(PyObject_GetAttr(object, torch_state().requires_grad));
+  require(flag.get() != Py_True, op_, ": ", name,
+          " requires grad; expected a tensor that does not, or torch.no_grad() (eitri's operators have no gradient)");
+}
+
+View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
+  refuse_gradient(object, name);
+  const Ref plain = checked(PyObject_CallMethod(object, "detach", nullptr));  // __dlpack__ looks at requires_grad in every mode
+  View view;
+  try {
+    of_dlpack(plain.get(), name, access, view);
+  } catch (const PythonError&) {
+    const std::string why = taken_message();
+    require(wrappers_ == Wrappers::possible, op_, ": ", name, " cannot be read: ", why,
+            " (for 8-bit floats of a torch before 2.10: eitri.typed(x.view(torch.uint8), \"f8e4m3\"))");
+    needs_torch_ = true;  // its dispatcher serves the call or says why not
   }
   return view;
 }

@@ -36,6 +36,8 @@ class Tensors {
 
  private:
   View of_exchange(PyObject* object, const DlExchange& api, const char* name, bool is_torch);
+  View of_old_torch(PyObject* object, const char* name, Access access);
+  void refuse_gradient(PyObject* object, const char* name);
   View of_foreign(PyObject* object, const char* name, Access access);
   View of_buffer(PyObject* object, const char* name, Access access, DType explicit_dtype);
   bool of_dlpack(PyObject* object, const char* name, Access access, View& out);

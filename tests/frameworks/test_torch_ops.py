@@ -108,6 +108,14 @@ def test_fp8_tensors():
     assert q.dtype == torch.float8_e4m3fn and scale.shape == (7,)
 
 
+def test_bytes_with_the_name_of_a_dtype():
+    a, b, one = randn(3, 32).to(torch.float8_e4m3fn), randn(4, 32, seed=2).to(torch.float8_e4m3fn), torch.ones(1)
+    as_bytes = [eitri.typed(t.view(torch.uint8), "f8e4m3") for t in (a, b)]
+    assert_same(eitri.gemm(*as_bytes, a_scale=one, b_scale=one, out=torch.empty(3, 4)), eitri.gemm(a, b, a_scale=one, b_scale=one, out_dtype="f32"))
+    with pytest.raises(eitri.InvalidArgument, match="a has elements of 8 bits; expected 16"):
+        eitri.gemm(eitri.typed(a.view(torch.uint8), "bf16"), b, out=torch.empty(3, 4))
+
+
 def test_views_and_parameters():
     wide, b = randn(8, 128), randn(9, 64)
     a = wide[::2, 32:96]

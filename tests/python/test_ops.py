@@ -209,6 +209,10 @@ def test_signatures_agree_with_the_extension():
 INTENDED = {("activation", "kind"), ("activation", "gate")}
 
 
+def test_every_tensor_argument_is_there():
+    assert _native.unlisted() == []
+
+
 def test_every_operator_has_a_documented_function():
     for name in _native.schemas():
         assert len(inspect.getdoc(getattr(eitri, name))) > 200
