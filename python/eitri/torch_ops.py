@@ -34,11 +34,11 @@ def register():
         torch.library.register_fake(f"eitri::{name}", _fake, lib=_library)
 
 
-_user_libraries = {}
-_user_ops = {}
+_user_libraries = {}  # by name
+_user_ops = {}  # by number
 
 
-def register_user_op(name, parameters, run):
+def register_user_op(index, name, parameters, run):
     """Defines torch.ops.eitri_user.<name> as `run`. parameters: (name, kind), kind r, w, f or i. A second one of a name replaces the first."""
     known = _user_libraries.pop(name, None)
     if known is not None:
@@ -51,17 +51,18 @@ def register_user_op(name, parameters, run):
         library.impl(name, run, key)
     torch.library.register_fake(f"eitri_user::{name}", _fake, lib=library)
     _user_libraries[name] = library
-    _user_ops[name] = getattr(torch.ops.eitri_user, name).default
+    _user_ops[index] = getattr(torch.ops.eitri_user, name).default
 
 
-def _traced_user_op(index, name, kinds, *args):
-    refuse_gradients(name, args)
-    _user_ops[name](*args)
+def _traced_user_op(index, *args):
+    op = _user_ops[index]
+    refuse_gradients("user op", args)
+    op(*args)
     return True
 
 
-def dispatch_user_op(name, args):
-    _user_ops[name](*args)
+def dispatch_user_op(index, args):
+    _user_ops[index](*args)
 
 
 def dispatch(name, args):

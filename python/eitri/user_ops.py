@@ -77,7 +77,8 @@ def user_op(*, body=None, source=None, before=None, flags=(), gpu_body=None, gpu
             parameters.append(_Parameter(p.name, p.annotation.strip("'\""), p.default))
         annotations = [p.annotation.strip("'\"") for p in inspect.signature(function).parameters.values()]
         declaration = f"{name}({', '.join(f'{p.name}: {a}' for p, a in zip(parameters, annotations))})"
-        index = _native.user_op(declaration, {
+        kinds = "".join(p.kind for p in parameters)
+        index = _native.user_op(declaration, name, kinds, [p.name for p in parameters], {
             "body": body, "before": before, "flags": list(flags), "gpu_body": gpu_body, "gpu_before": gpu_before, "gpu_entry": gpu_entry,
             "gpu_threads": gpu_threads, "gpu_blocks": gpu_blocks, "gpu_flags": list(gpu_flags)})
         return _callable(function, name, index, declaration, parameters)
@@ -86,9 +87,8 @@ def user_op(*, body=None, source=None, before=None, flags=(), gpu_body=None, gpu
 
 
 def _callable(function, name, index, declaration, parameters):
-    kinds = "".join(p.kind for p in parameters)
     count = len(parameters)
-    outputs = tuple(i for i, kind in enumerate(kinds) if kind == "w")
+    outputs = tuple(i for i, p in enumerate(parameters) if p.kind == "w")
     native = _native.call_user_op
 
     def complete(args, kwargs):
@@ -120,22 +120,22 @@ def _callable(function, name, index, declaration, parameters):
         for i in outputs:
             if args[i] is None:
                 args = complete(args, {})
-        if not native(index, name, kinds, *args):
+        if not native(index, *args):
             from eitri import torch_ops
 
-            torch_ops.dispatch_user_op(name, args)
+            torch_ops.dispatch_user_op(index, args)
         if len(outputs) == 1:
             return args[outputs[0]]
         return tuple([args[i] for i in outputs])
 
     def run_for_torch(*args):
-        if not native(index, name, kinds, *args):
+        if not native(index, *args):
             raise InvalidArgument(f"{name}: got a tensor without memory of its own (fake, meta, sparse or a subclass); expected plain tensors")
 
     def register():
         from eitri import torch_ops
 
-        torch_ops.register_user_op(name, [(p.name, p.kind) for p in parameters], run_for_torch)
+        torch_ops.register_user_op(index, name, [(p.name, p.kind) for p in parameters], run_for_torch)
 
     when_imported("torch", register)
     call.__name__, call.__qualname__, call.__doc__, call.__module__ = name, function.__qualname__, function.__doc__, function.__module__

@@ -9,9 +9,15 @@
 namespace eitri::python {
 namespace {
 
+struct Made {
+  std::unique_ptr<UserOp> op;
+  std::string name, kinds;  // a letter per argument: r a tensor that is read, w one that is written, i an integer, f a float
+  std::vector<std::string> arguments;
+};
+
 /// All that were made, for as long as the process lives: Python code, graphs of torch included, keeps their numbers.
-std::vector<std::unique_ptr<UserOp>>& made() {
-  static auto* const all = new std::vector<std::unique_ptr<UserOp>>;  // under the GIL
+std::vector<std::unique_ptr<Made>>& made() {
+  static auto* const all = new std::vector<std::unique_ptr<Made>>;  // under the GIL
   return *all;
 }
 
@@ -30,9 +36,8 @@ int64_t number(PyObject* dict, const char* key, int64_t otherwise) {
   return n;
 }
 
-std::vector<std::string> texts(PyObject* dict, const char* key) {
+std::vector<std::string> texts_of(PyObject* list) {
   std::vector<std::string> out;
-  PyObject* list = PyDict_GetItemString(dict, key);
   if (list == nullptr || list == Py_None) return out;
   const Py_ssize_t n = PySequence_Size(list);
   if (n < 0) throw PythonError{};
@@ -43,49 +48,51 @@ std::vector<std::string> texts(PyObject* dict, const char* key) {
   return out;
 }
 
-const UserOp& op_of(PyObject* index) {
+const Made& op_of(PyObject* index) {
   const size_t i = PyLong_AsSize_t(index);
   if (PyErr_Occurred() != nullptr) throw PythonError{};
   require(i < made().size(), "user op: number is ", i, "; expected one of ", made().size());
   return *made()[i];
 }
 
-/// (declaration, {"body": …, "before": …, "flags": […], "gpu_body": …, …}) -> its number.
+/// (declaration, name, kinds, names of the arguments, {"body": …, "flags": […], "gpu_body": …, …}) -> its number.
 PyObject* make(PyObject*, PyObject* args) {
   return guarded([&] {
-    const char* declaration = nullptr;
-    PyObject* source = nullptr;
-    if (PyArg_ParseTuple(args, "sO", &declaration, &source) == 0) throw PythonError{};
-    UserOpSource s{.body = text(source, "body"), .before = text(source, "before"), .flags = texts(source, "flags")};
+    const char *declaration = nullptr, *name = nullptr, *kinds = nullptr;
+    PyObject *source = nullptr, *arguments = nullptr;
+    if (PyArg_ParseTuple(args, "sssOO", &declaration, &name, &kinds, &arguments, &source) == 0) throw PythonError{};
+    UserOpSource s{
+        .body = text(source, "body"), .before = text(source, "before"), .flags = texts_of(PyDict_GetItemString(source, "flags"))};
     s.gpu.body = text(source, "gpu_body");
     s.gpu.before = text(source, "gpu_before");
     s.gpu.entry = text(source, "gpu_entry");
-    s.gpu.flags = texts(source, "gpu_flags");
+    s.gpu.flags = texts_of(PyDict_GetItemString(source, "gpu_flags"));
     s.gpu.threads = static_cast<int>(number(source, "gpu_threads", s.gpu.threads));
     if (const std::string blocks = text(source, "gpu_blocks"); !blocks.empty()) s.gpu.blocks = blocks;
-    made().push_back(std::make_unique<UserOp>(declaration, std::move(s)));
+    auto entry = std::make_unique<Made>(Made{std::make_unique<UserOp>(declaration, std::move(s)), name, kinds, texts_of(arguments)});
+    require(entry->kinds.size() == entry->arguments.size(), name, ": kinds and arguments differ in number");
+    made().push_back(std::move(entry));
     return PyLong_FromSize_t(made().size() - 1);
   });
 }
 
-/// (number, name, kinds, *arguments): kinds has a letter per argument: r a tensor that is read, w one that is written, i an
-/// integer, f a float. True when done; False when torch's dispatcher has to serve it.
+/// (number, *arguments). True when done; False when torch's dispatcher has to serve it.
 PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    require(count >= 3, "user op: got ", count, " arguments; expected at least 3");
-    const UserOp& op = op_of(args[0]);
-    const Ref name_bytes = checked(PyUnicode_AsUTF8String(args[1])), kind_bytes = checked(PyUnicode_AsUTF8String(args[2]));
-    const char *name = PyBytes_AsString(name_bytes.get()), *kinds = PyBytes_AsString(kind_bytes.get());
-    const auto n = static_cast<size_t>(count - 3);
-    require(std::strlen(kinds) == n, name, ": got ", n, " arguments; expected ", std::strlen(kinds));
+    require(count >= 1, "user op: got no arguments; expected its number first");
+    const Made& made_op = op_of(args[0]);
+    const char* name = made_op.name.c_str();
+    const std::string& kinds = made_op.kinds;
+    const auto n = static_cast<size_t>(count - 1);
+    require(kinds.size() == n, name, ": got ", n, " arguments; expected ", kinds.size());
     Tensors tensors(name);
     std::vector<View> views;
     views.reserve(n);  // values point into it
     std::vector<UserValue> values;
     values.reserve(n);
     for (size_t i = 0; i < n; ++i) {
-      PyObject* value = args[i + 3];
-      const std::string arg = str("argument ", i + 1);
+      PyObject* value = args[i + 1];
+      const std::string& arg = made_op.arguments[i];
       if (kinds[i] == 'r' || kinds[i] == 'w') {
         require(value != Py_None, name, ": ", arg, " is None; expected a tensor");
         views.push_back(tensors.read(value, arg.c_str(), kinds[i] == 'w' ? Access::write : Access::read));
@@ -105,7 +112,7 @@ PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
     const Stream stream = tensors.stream();
     {
       const WithoutGil released;
-      op.call(values, stream);
+      made_op.op->call(values, stream);
     }
     Py_INCREF(Py_True);
     return Py_True;
@@ -114,7 +121,7 @@ PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* compile(PyObject*, PyObject* index) {
   return guarded([&] {
-    const UserOp& op = op_of(index);
+    const UserOp& op = *op_of(index).op;
     {
       const WithoutGil released;
       op.compile();
