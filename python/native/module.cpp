@@ -5,6 +5,7 @@
 #include "backend/gpu.h"
 #include "call.h"
 #include "eitri/jit.hpp"
+#include "jax.h"
 #include "user_op.h"
 
 namespace eitri::python {
@@ -204,6 +205,7 @@ std::vector<PyMethodDef>& methods() {
     out.push_back({"counters", count_launches, METH_NOARGS, "Launches by kernel, route misses, …"});
     out.push_back({"version", version_text, METH_NOARGS, "Of the library."});
     add_user_op_methods(out);
+    add_jax_methods(out);
     out.push_back({nullptr, nullptr, 0, nullptr});
     return out;
   }();
