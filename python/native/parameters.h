@@ -7,7 +7,9 @@
 namespace eitri::python {
 
 /// `run` is the public function; `walk` visits the arguments in the order in which Python passes them.
-template <class Op> struct Parameters;
+template <class Op> struct Parameters {
+  static_assert(sizeof(Op) == 0, "list the operator's arguments here, in python/native/parameters.h");
+};
 
 template <> struct Parameters<Gemm> {
   static constexpr auto run = eitri::gemm;
