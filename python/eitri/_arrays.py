@@ -44,7 +44,8 @@ class Typed:
 def typed(array, dtype):
     """Reads `array`'s elements as `dtype`: `eitri.typed(x_uint16, "bf16")`.
 
-    The width of an element must be that of the dtype, which every call checks. The memory is shared."""
+    The width of an element must be that of the dtype, which every call checks. The memory is shared. For "i4" and "f4e2m1", bytes hold two
+    elements each, the first one in the low half: the last extent is then twice that of `array`."""
     return Typed(array, dtype)
 
 

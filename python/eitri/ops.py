@@ -23,13 +23,16 @@ DType = typing.Any  # a dtype of torch or NumPy, or a name
 
 def gemm(a: Array, b: Array, *, bias: Array | None = None, a_scale: Array | None = None, b_scale: Array | None = None,
          activation: str = "none", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0, linear_beta: float = 25.0,
-         gate: str = "none", out_dtype: DType = None, out: Array | None = None) -> Array:
+         gate: str = "none", b_global_scale: Array | None = None, a_quant: str = "none", b_quant: str = "none",
+         out_dtype: DType = None, out: Array | None = None) -> Array:
     """out[.., m, n] = act(sum_k(a[.., m, k] * b[.., n, k]) * a_scale[m] * b_scale[n] + bias[n]).
 
     a: [m, k] or [batch, m, k] of f32, bf16 or f16; or i8 or f8e4m3, then both scales are required.
-    b: [n, k] or [batch, n, k] of a's dtype, or what `pack_weights` made of it (CPU).
+    b: [n, k] or [batch, n, k] of a's dtype, or what `pack_weights` made of it (CPU). On CPUs also of fewer bits than a: f8e4m3, i8, i4 or
+    f4e2m1, with b_scale and b_quant "per_tensor", "per_token" (one a row), "per_1x16", "per_1x32", "per_1x128" or "per_128x128".
     bias: f32 or out's dtype, [n] or [batch, n].
-    a_scale: f32 [m] or [batch, m]; for f8e4m3 also [1] or [batch, 1], one for all rows. b_scale: the same for n.
+    a_scale: f32 [m] or [batch, m]; for f8e4m3 also [1] or [batch, 1], one for all rows. b_scale: the same for n. Blocks: [m, ceil(k / N)],
+    [n, ceil(k / N)], [ceil(n / 128), ceil(k / 128)]; absent with a packed b. b_global_scale: f32 [1], with per_1x16 (nvfp4).
     activation: "none", "relu", "silu", "gelu", "gelu_tanh", "swiglu", "situv2"; limit to linear_beta as in `activation`.
     gate: "separated" or "interleaved": b has gate and up rows, out has n / 2 columns.
     out_dtype: f32, bf16 or f16; default: a's dtype, with scales bf16.
@@ -38,14 +41,15 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, a_scale: Array | None
     if out is None:
         columns = _columns("gemm", b, gate)
         out = _empty(a, (*a.shape[:-1], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
-    _gemm(a, b, out, bias, a_scale, b_scale, activation, limit, alpha, beta, linear_beta, gate)
+    _gemm(a, b, out, bias, a_scale, b_scale, activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
 
 def grouped_gemm(a: Array, b: Array, sorted_ids: Array, sorted_expert_ids: Array, num_valid: Array, *, tokens: int, block: int = 32,
                  gather: str = "token", bias: Array | None = None, a_scale: Array | None = None, b_scale: Array | None = None,
                  row_weight: Array | None = None, activation: str = "none", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0,
-                 linear_beta: float = 25.0, gate: str = "none", out_dtype: DType = None, out: Array | None = None) -> Array:
+                 linear_beta: float = 25.0, gate: str = "none", b_global_scale: Array | None = None, a_quant: str = "none",
+                 b_quant: str = "none", out_dtype: DType = None, out: Array | None = None) -> Array:
     """A gemm per expert over positions that `moe_sort` has grouped. For each position p that is no padding, of expert e:
 
     out[p, n] = act(row_weight[p] * sum_k(a[r, k] * b[e, n, k]) * a_scale[r] * b_scale[e, n] + bias[e, n]), r the token of p with
@@ -53,14 +57,14 @@ def grouped_gemm(a: Array, b: Array, sorted_ids: Array, sorted_expert_ids: Array
 
     a: [rows, k] of f32, bf16, f16 or i8. b: [experts, n, k], or packed. sorted_ids, sorted_expert_ids, num_valid: i32, of `moe_sort`.
     tokens: rows of the token matrix; block: positions of one expert. bias: f32 [experts, n]. a_scale: f32 [rows]. b_scale: f32
-    [experts, n]. row_weight: f32 [positions]. activation to gate, out_dtype: as in `gemm`.
+    [experts, n]. row_weight: f32 [positions]. activation to b_quant, out_dtype: as in `gemm`, with experts in place of a batch.
     Returns out: [positions, n].
     """
     if out is None:
         columns = _columns("grouped_gemm", b, gate)
         out = _empty(a, (sorted_ids.shape[0], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
     _grouped_gemm(a, b, out, sorted_ids, sorted_expert_ids, num_valid, tokens, block, gather, bias, a_scale, b_scale, row_weight,
-                  activation, limit, alpha, beta, linear_beta, gate)
+                  activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
 
@@ -187,7 +191,10 @@ def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Arr
               expert_mask: Array | None = None, num_local_tokens: Array | None = None, shared_w1: Array | None = None,
               shared_w2: Array | None = None, shared_w1_scale: Array | None = None, shared_w2_scale: Array | None = None,
               activation: str = "silu", limit: float = 0.0, alpha: float = 1.702, beta: float = 4.0, linear_beta: float = 25.0,
-              gate: str = "separated", weight_stage: str = "second", out_dtype: DType = None, out: Array | None = None) -> Array:
+              gate: str = "separated", weight_stage: str = "second", w1_global_scale: Array | None = None,
+              w2_global_scale: Array | None = None, shared_w1_global_scale: Array | None = None,
+              shared_w2_global_scale: Array | None = None, a_quant: str = "none", w_quant: str = "none", out_dtype: DType = None,
+              out: Array | None = None) -> Array:
     """A mixture-of-experts feed-forward block: out[t] = sum over slots of w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e]).
 
     x: bf16 or f16 [tokens, hidden], or i8 with x_scale f32 [tokens].
@@ -198,24 +205,29 @@ def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Arr
     num_local_tokens: i32 [1]; rows of out from there on become 0.
     shared_w1, shared_w2 (and scales): an expert of weight 1 for every token. activation to gate: as in `activation`; gate="none" has no
     up rows. weight_stage: "second", or "first" (the weight multiplies the sums of stage 1, Llama 4).
+    w_quant, a_quant (CPUs): weights of fewer bits and what shares a scale, as in `gemm`; a_quant: how activations are quantised for both
+    stages, "none" for weight-only. w1_global_scale, w2_global_scale: f32 [local_experts], with per_1x16.
     out_dtype: bf16, f16 or f32; default: x's dtype, bf16 for i8. Returns out [tokens, hidden].
     """
     if out is None:
         out = _empty(x, (x.shape[0], x.shape[1]), "bf16" if out_dtype is None and x_scale is not None else out_dtype)
     _fused_moe(x, w1, w2, topk_weights, topk_ids, out, w1_scale, w2_scale, x_scale, bias1, bias2, expert_mask, num_local_tokens,
-               shared_w1, shared_w2, shared_w1_scale, shared_w2_scale, activation, limit, alpha, beta, linear_beta, gate, weight_stage)
+               shared_w1, shared_w2, shared_w1_scale, shared_w2_scale, activation, limit, alpha, beta, linear_beta, gate, weight_stage,
+               w1_global_scale, w2_global_scale, shared_w1_global_scale, shared_w2_global_scale, a_quant, w_quant)
     return out
 
 
-def pack_weights(weights: Array, *, gate: str = "none", format: str = "panel32", m_hint: int = 1) -> Array:
+def pack_weights(weights: Array, *, gate: str = "none", format: str = "panel32", m_hint: int = 1, quant: str = "none",
+                 scale: Array | None = None) -> Array:
     """Weights in the order in which CPU kernels read them: faster, for all m. Pass the result as `b`, `w1`, `w2`.
 
-    weights: f32, bf16, f16 or i8 [n, k] or [experts, n, k] in CPU memory. gate: of the call that will use them: "none",
+    weights: f32, bf16, f16 or i8 [n, k] or [experts, n, k] in CPU memory; f8e4m3, i4 and f4e2m1 as well. quant and scale: block scales, as
+    b_quant and b_scale of `gemm`; they go into the buffer. gate: of the call that will use them: "none",
     "separated", "interleaved". format: "panel32", Eitri's own; or "onednn" for about m_hint rows, not for storage.
     Returns u8 [bytes]: opaque, versioned; its start must stay a multiple of 64 bytes.
     """
-    out = aligned_bytes(weights, _native.packed_bytes(weights, gate, format, m_hint))
-    _native.pack_weights(weights, gate, format, m_hint, out)
+    out = aligned_bytes(weights, _native.packed_bytes(weights, gate, format, m_hint, quant, scale))
+    _native.pack_weights(weights, gate, format, m_hint, quant, scale, out)
     return out
 
 

@@ -95,12 +95,14 @@ PackFormat format_of(PyObject* object) {
   return text == "onednn" ? PackFormat::onednn : PackFormat::panel32;
 }
 
-/// (weights, gate, format, m_hint).
+/// (weights, gate, format, m_hint, quant, scale).
 PackArgs pack_args(Tensors& tensors, PyObject* const* args) {
   PackArgs out{.weights = tensors.read(args[0], "weights", Access::read),
                .gate = read_choice<GateLayout>(args[1], "pack_weights", "gate"),
                .format = format_of(args[2]),
-               .m_hint = PyLong_AsLongLong(args[3])};
+               .m_hint = PyLong_AsLongLong(args[3]),
+               .quant = read_choice<Quant>(args[4], "pack_weights", "quant"),
+               .scale = tensors.read(args[5], "scale", Access::read)};
   if (out.m_hint == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
   require(!tensors.needs_torch(), "pack_weights: weights has no memory of its own (fake, meta or a subclass); expected a plain tensor");
   require(out.weights.device.kind == DeviceKind::cpu, "pack_weights: weights is on ", out.weights.device,
@@ -110,7 +112,7 @@ PackArgs pack_args(Tensors& tensors, PyObject* const* args) {
 
 PyObject* packed_size(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&] {
-    require(count == 4, "packed_bytes: got ", count, " arguments; expected 4");
+    require(count == 6, "packed_bytes: got ", count, " arguments; expected 6");
     Tensors tensors("pack_weights");
     return PyLong_FromSize_t(packed_bytes(pack_args(tensors, args)));
   });
@@ -118,10 +120,10 @@ PyObject* packed_size(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    require(count == 5, "pack_weights: got ", count, " arguments; expected 5");
+    require(count == 7, "pack_weights: got ", count, " arguments; expected 7");
     Tensors tensors("pack_weights");
     const PackArgs options = pack_args(tensors, args);
-    const View out = tensors.read(args[4], "out", Access::write);
+    const View out = tensors.read(args[6], "out", Access::write);
     const auto needed = static_cast<int64_t>(packed_bytes(options));
     require(out.dtype == DType::u8 && out.rank == 1 && out.shape[0] == needed && out.stride[0] == 1 && out.device.kind == DeviceKind::cpu,
             "pack_weights: out is ", out, "; expected contiguous u8[", needed, "] in CPU memory");

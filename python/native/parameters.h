@@ -22,6 +22,9 @@ template <> struct Parameters<Gemm> {
     f.optional("b_scale", a.b_scale);
     f.activation(a.activation);
     f.choice("gate", a.gate);
+    f.optional("b_global_scale", a.b_global_scale);
+    f.choice("a_quant", a.a_quant);
+    f.choice("b_quant", a.b_quant);
   }
 };
 
@@ -43,6 +46,9 @@ template <> struct Parameters<GroupedGemm> {
     f.optional("row_weight", a.row_weight);
     f.activation(a.activation);
     f.choice("gate", a.gate);
+    f.optional("b_global_scale", a.b_global_scale);
+    f.choice("a_quant", a.a_quant);
+    f.choice("b_quant", a.b_quant);
   }
 };
 
@@ -155,6 +161,12 @@ template <> struct Parameters<FusedMoe> {
     f.activation(a.activation);
     f.choice("gate", a.gate);
     f.choice("weight_stage", a.weight_stage);
+    f.optional("w1_global_scale", a.w1_global_scale);
+    f.optional("w2_global_scale", a.w2_global_scale);
+    f.optional("shared_w1_global_scale", a.shared_w1_global_scale);
+    f.optional("shared_w2_global_scale", a.shared_w2_global_scale);
+    f.choice("a_quant", a.a_quant);
+    f.choice("w_quant", a.w_quant);
   }
 };
 

@@ -156,6 +156,12 @@ DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   return DType::none;
 }
 
+/// A view of bytes as one of 4-bit elements: a byte holds two neighbours.
+void as_pairs(View& view) {
+  for (int i = 0; i + 1 < view.rank; ++i) view.stride[i] *= 2;
+  if (view.rank > 0) view.shape[view.rank - 1] *= 2;
+}
+
 }  // namespace
 
 Tensors::~Tensors() {
@@ -184,9 +190,11 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
       const DType meant = dtype_of(dtype.get(), op_, name);
       if (PyObject_CheckBuffer(array.get()) == 1) return of_buffer(array.get(), name, access, meant);
       View view = read(array.get(), name, access);
-      require(needs_torch_ || bits(view.dtype) == bits(meant), op_, ": ", name, " has elements of ", bits(view.dtype), " bits; expected ",
-              bits(meant), " (", meant, ")");
+      const int width = is_packed(meant) ? 8 : bits(meant);
+      require(needs_torch_ || bits(view.dtype) == width, op_, ": ", name, " has elements of ", bits(view.dtype), " bits; expected ", width,
+              " (", meant, ")");
       view.dtype = meant;
+      if (is_packed(meant)) as_pairs(view);
       return view;
     }
     case TypeInfo::Kind::torch_by_dlpack: return of_old_torch(object, name, access);
@@ -311,6 +319,8 @@ View Tensors::of_buffer(PyObject* object, const char* name, Access access, DType
     view.dtype = dtype_of_format(b.format, b.itemsize);
     require(view.dtype != DType::none, op_, ": ", name, " has buffer format \"", b.format == nullptr ? "" : b.format, "\" of ", b.itemsize,
             " bytes; expected float32, float16, int8, uint8, int32 or int64, or eitri.typed(array, dtype) for the others");
+  } else if (is_packed(explicit_dtype)) {
+    require(b.itemsize == 1, op_, ": ", name, " has elements of ", b.itemsize, " bytes; expected 1 (two of ", explicit_dtype, ")");
   } else {
     require(bits(explicit_dtype) == 8 * b.itemsize, op_, ": ", name, " has elements of ", b.itemsize, " bytes; expected ",
             bits(explicit_dtype) / 8.0, " (", explicit_dtype, ")");
@@ -323,6 +333,7 @@ View Tensors::of_buffer(PyObject* object, const char* name, Access access, DType
             " bytes; expected a multiple of its element's ", b.itemsize);
     view.stride[i] = b.strides[i] / b.itemsize;
   }
+  if (is_packed(view.dtype)) as_pairs(view);
   return view;
 }
 

@@ -72,6 +72,34 @@ def test_packed_weights_give_the_same():
         eitri.gemm(x, packed[:100].copy())
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_of_four_bits(packed):
+    rng = np.random.default_rng(5)
+    n, k = 48, 96
+    x = random(3, k)
+
+    def product(codes, values, scales, dtype, **more):
+        """codes [n, k]: 0 to 15; scales [n, blocks] as numbers, more["b_scale"] as eitri takes them."""
+        weights = eitri.typed((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), dtype)
+        assert weights.shape == (n, k // 2)
+        real = values * np.repeat(scales, k // scales.shape[1], axis=1)
+        if packed:
+            quant, scale = more.pop("b_quant"), more.pop("b_scale")
+            out = eitri.gemm(x, eitri.pack_weights(weights, quant=quant, scale=scale), b_quant=quant, **more)
+        else:
+            out = eitri.gemm(x, weights, **more)
+        exact = x.astype(np.float64) @ real.T
+        assert_sums(out, exact, np.abs(x) @ np.abs(real).T, k)
+
+    codes = rng.integers(0, 16, (n, k))
+    scales = rng.random((n, 3), np.float32)
+    product(codes, (codes ^ 8) - 8, scales, "i4", b_scale=scales, b_quant="per_1x32")
+    halves = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = np.where(codes < 8, 1, -1) * halves[codes & 7]
+    exponents = rng.integers(120, 134, (n, 3)).astype(np.uint8)
+    product(codes, values, 2.0 ** (exponents.astype(int) - 127), "f4e2m1", b_scale=eitri.typed(exponents, "f8e8m0"), b_quant="per_1x32")
+
+
 def test_bf16_comes_as_typed_integers():
     a_codes, a = bf16(random(4, 32))
     b_codes, b = bf16(random(6, 32, seed=2))
