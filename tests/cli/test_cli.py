@@ -128,6 +128,43 @@ def test_gemm_bench(tmp_path):
     assert "shapes.csv:2" in refusal("gemm", "bench", "--shapes", shapes)
 
 
+def test_gemm_bench_of_weights_of_few_bits():
+    lines = answer("gemm", "bench", "--m", "1,3", "--n", "64", "--k", "128", "--weights", "i4:per_1x32", "--vs", "plain", "--budget-ms", "1",
+                   "--json").splitlines()
+    cases = [json.loads(line) for line in lines]
+    assert [case["case"] for case in cases] == [f"m={m},n=64,k=128,a=bf16,c=bf16,b_quant=per_1x32,b=i4" for m in (1, 3)]
+    assert cases[0]["kernel"] in answer("explain", "gemm", cases[0]["case"])
+    assert all(case["vs_us"] > 0 for case in cases)
+    assert "expected DTYPE:QUANT" in refusal("gemm", "bench", "--weights", "i4")
+    assert "does not go with" in refusal("gemm", "bench", "--m", "1", "--n", "64", "--k", "64", "--weights", "f8e4m3:per_1x16")
+    assert "expected --weights" in refusal("gemm", "bench", "--vs", "plain")
+
+
+def read_header(path):
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length]), data[8 + length:], 8 + length
+
+
+def test_pack(tmp_path):
+    source, packed = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    header = json.dumps({"a.weight": {"dtype": "BF16", "shape": [40, 64], "data_offsets": [0, 5120]},
+                         "norm": {"dtype": "F32", "shape": [16], "data_offsets": [5120, 5184]}}).encode()
+    header += b" " * (-len(header) % 8)
+    norm = struct.pack("<16f", *range(16))
+    source.write_bytes(struct.pack("<Q", len(header)) + header + b"\x80\x3f" * 2560 + norm)
+    out = answer("pack", source, packed, "--weights", "*.weight")
+    assert "1 tensors packed" in out and "1 copied" in out
+    tensors, data, start = read_header(packed)
+    begin, end = tensors["a.weight"]["data_offsets"]
+    assert tensors["a.weight"]["dtype"] == "U8" and (start + begin) % 64 == 0
+    assert data[begin:begin + 8] == b"EITRIPK\0" and end - begin == 64 + 2 * 4096  # two panels of two steps
+    begin, end = tensors["norm"]["data_offsets"]
+    assert data[begin:end] == norm
+    assert "no tensor matches 'b.*'" in refusal("pack", source, packed, "--weights", "b.*")
+    assert "--scale is ''" in refusal("pack", source, packed, "--weights", "*.weight", "--quant", "per_1x32")
+
+
 def test_explain_and_ops():
     explained = json.loads(answer("explain", "fused_moe", "tokens=1", "--json"))
     assert explained["op"] == "fused_moe" and explained["chosen"]

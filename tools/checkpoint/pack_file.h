@@ -25,9 +25,9 @@ struct PackSummary {
   int64_t bytes_before = 0, bytes_after = 0;  // of the packed ones, scales included
 };
 
-/// Writes `out`: every packed weight is a U8 tensor of its old name at a multiple of 64 bytes of the file, so that packed_weight() of the mapped
-/// file is ready for calls; scales that went into buffers are left out, everything else is copied. `out` appears whole or not at all. Holds the
-/// packed tensors in memory: pack big checkpoints shard by shard. Throws Error, naming the tensor.
+/// Writes `out`: every packed weight is a U8 tensor of its old name at a multiple of 64 bytes of the file, so that packed_weight() of
+/// the mapped file is ready for calls; scales that went into buffers are left out, everything else is copied. `out` appears whole or not
+/// at all. Holds the packed tensors in memory: pack big checkpoints shard by shard. Throws Error, naming the tensor.
 PackSummary pack_file(const std::string& in, const std::string& out, const PackRules& rules);
 
 /// The packed weight in a tensor that pack_file wrote; the file stays mapped as long as it is used.

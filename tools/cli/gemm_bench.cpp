@@ -204,7 +204,8 @@ void bench_codes(const BenchOptions& options, const Coding& coding, const Shape&
   alternate(sides, options.budget_ms);
   step.us = median(sides[0].us);
   report.add({.op = Gemm::name,
-              .name = fmt::format("m={},n={},k={},a={},b={}", m, n, k, to_string(dtype), options.weights),
+              .name = fmt::format("m={},n={},k={},a={},c={},b_quant={},b={}", m, n, k, to_string(dtype), to_string(dtype),
+                                  enum_names(coding.quant)[static_cast<size_t>(coding.quant)], to_string(coding.dtype)),
               .kernel = step.kernel,
               .us = step.us,
               .vs = options.vs,

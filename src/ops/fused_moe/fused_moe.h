@@ -18,7 +18,8 @@ struct FusedMoe {
   using Args = FusedMoeArgs;
 
   /// Quantisation is written as (x, w, a_quant, w_quant). i8 weights without a w_quant, or with an a_quant of per_token, meet activations
-  /// quantised to i8, and so do i4 weights with an a_quant of per_token; w_quant without a_quant is weight-only: codes (see GemmArgs) times x. f8e4m3 activations are refused by check() yet.
+  /// quantised to i8, and so do i4 weights with an a_quant of per_token; w_quant without a_quant is weight-only: codes (see GemmArgs) times
+  /// x. f8e4m3 activations are refused by check() yet.
   struct Problem {
     int64_t tokens = 1;
     int64_t hidden = 2048, inter = 768;

@@ -24,8 +24,8 @@ struct Gemm {
     DType bias = DType::none;  // none: no bias
     ActivationKind activation = ActivationKind::none;
     GateLayout gate = GateLayout::none;
-    // Scales of f8e4m3, and of a b of fewer bits than a: per_tensor (one), per_token (one for each row of a, of b), or blocks. none: i8 x i8
-    // always has one for each row, the rest has none. An extent of 1 is per_tensor.
+    // Scales of f8e4m3, and of a b of fewer bits than a: per_tensor (one), per_token (one for each row of a, of b), or blocks. none:
+    // i8 x i8 always has one for each row, the rest has none. An extent of 1 is per_tensor.
     Quant a_quant = Quant::none, b_quant = Quant::none;
     DType b = DType::none;  // none: b is of a's type
 

@@ -40,8 +40,8 @@ std::span<const char* const> enum_names(WeightFormat);
 WeightFormat weight_format(const View& view, const char* op, const char* arg);
 /// What the block scales in a packed weight belong to; none for a plain one.
 Quant packed_quant(const View& view);
-/// Element (b, n, k) of a strided or panel32 weight as double, times the block scale beside it: for references and tests. onednn blobs are opaque: the
-/// reference asks the library row to unpack them.
+/// Element (b, n, k) of a strided or panel32 weight as double, times the block scale beside it: for references and tests. onednn blobs
+/// are opaque: the reference asks the library row to unpack them.
 double weight_at(const View& view, int64_t b, int64_t n, int64_t k);
 
 }  // namespace eitri

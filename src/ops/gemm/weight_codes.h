@@ -76,7 +76,8 @@ struct ScaleNames {
 /// How the codes of a weight ([batch, n, k], or [n, k] with a batch below 0) are scaled: `asked`, or what it was packed with. Block scales
 /// are checked; of the others none is said which, and nothing is looked at. Throws Error on what does not fit.
 Quant check_block_quant(const ScaleNames& names, const View& weight, const View& scale, Quant asked, int64_t batch, int64_t n, int64_t k);
-/// The same, and scales that are not of blocks are per_tensor ([1], [batch, 1]) or per_token ([n], [batch, n]): if not asked for, by extents.
+/// The same, and scales that are not of blocks are per_tensor ([1], [batch, 1]) or per_token ([n], [batch, n]): if not asked for, by
+/// extents.
 Quant check_weight_scale(const ScaleNames& names, const View& weight, const View& scale, Quant asked, int64_t batch, int64_t n, int64_t k);
 /// The scale of row n and element k of matrix b.
 double block_scale_at(const View& scale, Quant quant, int64_t b, int64_t n, int64_t k);
