@@ -42,7 +42,8 @@ EITRI_EXPORT View pack_weights(const PackArgs& args, void* buffer);
 /// Wraps a packed buffer made earlier (e.g. mapped from a file). Refuses foreign, truncated or newer formats.
 EITRI_EXPORT View packed_view(const void* buffer, size_t bytes);
 
-/// A route that the caller keeps: the choice is made once, `run` only checks and launches.
+/// A route that the caller keeps: the choice is made once, `run` only checks and launches. Tuned rows that change later are not looked at:
+/// make the plan anew.
 template <class Args> class EITRI_EXPORT Plan {
  public:
   explicit Plan(const Args& args);

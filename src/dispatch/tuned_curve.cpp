@@ -91,7 +91,8 @@ std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int6
       bool timed_near = false;
       for (const CurvePoint& p : ladder)
         if (const auto found = std::ranges::find_if(p.rows, same); p.at > 0 && found != p.rows.end()) {
-          own.push_back({p.at, found->us});
+          // The tuner put rank 1 first although another time was less: the noise was more than the difference.
+          own.push_back({p.at, std::max(found->us, p.rows.front().us)});
           timed_near = timed_near || near(p.at, at);
         }
       TunedAdvice advice{.row = row, .kind = AdviceKind::interpolated};

@@ -22,6 +22,7 @@ struct CurvePoint {
 /// log time over log rows, where rows count in whole tiles if the config names tile_m. One that was timed on one side alone
 /// keeps its distance to the default, whose own curve is baseline_us. One that was never timed within a factor of two of `at`
 /// must be expected to save kFarMargin of the default's time. Within the rows' spread, the winner of the upper neighbour wins.
+/// No rank counts for less than rank 1 of its number: where its time is less, the tuner could not tell them apart.
 /// Beyond the ends of the ladder the last winner counts up to a factor of two; farther out there is no advice.
 std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int64_t at);
 

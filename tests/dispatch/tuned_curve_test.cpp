@@ -84,6 +84,15 @@ TEST(TunedCurve, within_the_spread_the_upper_neighbours_winner_wins) {
   EXPECT_EQ(interpolate(ladder(0.5), 20)[0].row.kernel, "b");
 }
 
+TEST(TunedCurve, a_lower_rank_with_a_lower_time_does_not_replace_rank_1) {
+  const std::vector<CurvePoint> ladder = {{16, {timed("default", 10, 10), timed("b", 9.7, 10)}},
+                                          {32, {timed("default", 20, 20), timed("b", 19, 20)}}};
+  const auto advice = interpolate(ladder, 24);
+  ASSERT_THAT(advice, SizeIs(2));
+  EXPECT_EQ(advice[0].row.kernel, "default");
+  EXPECT_EQ(advice[0].us, advice[1].us);
+}
+
 TEST(TunedCurve, rubbish_in_configs_and_points_without_rows) {
   const std::vector<CurvePoint> ladder = {
       {0, {timed("a", 1)}}, {8, {}}, {16, {timed("a", 10, 0, "tile_m=0;;=;tile_m=")}}, {32, {timed("a", 20, 0, "tile_m=-5")}}};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dispatch/op.h"
+#include "tune/bench.h"
 
 namespace eitri {
 
@@ -40,3 +41,5 @@ struct Probe {
 };
 
 }  // namespace eitri
+
+template <> inline constexpr bool eitri::tune::kFirstRowsStand<eitri::Probe> = true;

@@ -168,6 +168,16 @@ TEST_F(TunerTest, the_cost_model_prunes_and_the_reference_is_no_candidate) {
   EXPECT_EQ(knobs, 4u);
 }
 
+TEST_F(TunerTest, what_is_wrong_in_large_problems_alone_is_found_without_their_reference) {
+  TuneOptions o = options();
+  o.check.most_flops = 1000;  // of 64 rows some 15 are judged
+  Tuner tuner(ops(), cpu_device(), o);
+  const Outcome outcome = tuner.tune(problem(64));
+  EXPECT_EQ(outcome.kernel, "probe.right.knob");
+  EXPECT_THAT(why(outcome, "probe.large.wrong_first_row"), HasSubstr("at the whole problem: out[0] is"));
+  EXPECT_THAT(why(outcome, "probe.large.unwritten_last_row"), HasSubstr("out row 0 column 63 is NaN"));
+}
+
 TEST_F(TunerTest, a_default_that_is_wrong_is_said_and_replaced) {
   const TunedOp op{.name = "probe",
                    .choices =

@@ -18,6 +18,7 @@
 #include "jit/embedded.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
+#include "tune/tuned_op.h"
 
 namespace eitri::cli {
 namespace {
@@ -47,20 +48,6 @@ struct Timing {
 constexpr size_t kRingBytes = size_t{256} << 20, kMostSets = 48, kMostMemory = size_t{24} << 30;
 constexpr int kReplays = 9;
 constexpr double kGraphUs = 3000;
-
-std::vector<Config> every_config(Knobs knobs) {
-  std::vector<Config> out = {{}};
-  for (size_t i = 0; i < knobs.size(); ++i) {
-    std::vector<Config> longer;
-    for (const Config& config : out)
-      for (const int value : knobs[i].values) {
-        longer.push_back(config);
-        longer.back().value[i] = value;
-      }
-    out = std::move(longer);
-  }
-  return out;
-}
 
 /// Nanoseconds that the thread spends on putting a call into the stream: the median of batches that the stream's queue holds.
 template <class Body> double host_ns(Stream stream, Body&& body) {
@@ -120,7 +107,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
     std::optional<ForceScope> force;
     if (options.all_kernels) force.emplace(Op::name, candidate.kernel->name);
     Route<Op> chosen = route<Op>(problem, device.id, stream);
-    for (const Config& config : options.all_configs ? every_config(chosen.kernel->knobs) : std::vector<Config>{chosen.config}) {
+    for (const Config& config : options.all_configs ? tune::every_config(chosen.kernel->knobs) : std::vector<Config>{chosen.config}) {
       chosen.config = config;
       if (chosen.kernel->workspace != nullptr) chosen.workspace = chosen.kernel->workspace(problem, config, device);
       if (chosen.kernel->sources != nullptr)

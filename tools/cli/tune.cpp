@@ -151,6 +151,9 @@ int run(const TuneCommand& command, const Common& common) {
   TuneReport report(problems.size());
   options.progress = [&](const std::string& what) { report.progress(what); };
   tune::Tuner tuner(tune::all_tuned_ops(), device, options);
+  if (tuner.journal().torn_lines() > 0)
+    fmt::print(stderr, "eitri: tune: {} lines of {} cannot be read: their problems are tuned again\n", tuner.journal().torn_lines(),
+               tuner.journal().path());
   if (command.dry_run) return dry_run(command, problems, tuner);
   if (command.follow) {
     follow(command, device, tuner, report);
@@ -210,6 +213,8 @@ int merge(const TuneCommand& command) {
 int regret(const TuneCommand& command) {
   all_ops();
   const tune::Journal journal(command.out);
+  if (journal.torn_lines() > 0)
+    fmt::print(stderr, "eitri: tune regret: {} lines of {} cannot be read\n", journal.torn_lines(), journal.path());
   const tune::RegretReport report = tune::leave_one_out(journal.records());
   require(!report.points.empty(), "tune regret: ", journal.path(), " has no problem with tuned neighbours on both sides");
   if (command.json) {
