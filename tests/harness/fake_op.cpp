@@ -138,7 +138,9 @@ template <int kMicroseconds> Guess takes(const Problem&, const Device&) { return
 Guess hopeless(const Problem& p, const Device&) { return {.us = 1e6 * double(p.rows * p.cols)}; }
 void reference_row(const Args& a, const Problem&, const Config&, Launch&) { ScaleAdd::reference(a, nullptr); }
 /// Asks for a kernel that no compiler makes here.
-std::vector<Source> missing_sources(const Problem&, const Config&, const Device&) { return {{.file = "ops/scale_add/gone.cuh", .entry = "gone"}}; }
+std::vector<Source> missing_sources(const Problem&, const Config&, const Device&) {
+  return {{.file = "ops/scale_add/gone.cuh", .entry = "gone"}};
+}
 /// A recipe: computes all rows, then the first one again as a routed child.
 void recipe(const Args& a, const Problem&, const Config&, Launch&) {
   right(a);
