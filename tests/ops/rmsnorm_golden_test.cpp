@@ -272,7 +272,7 @@ TEST(RmsNormGolden, FromC) {
   EXPECT_FLOAT_EQ(out[0], static_cast<float>(3 / std::sqrt(12.5)));
   args.quant = 17;
   EXPECT_EQ(eitri_rmsnorm(&args, nullptr), EITRI_INVALID_ARGUMENT);
-  EXPECT_THAT(eitri_last_error(), HasSubstr("rmsnorm: quant is 17; expected 0 to 5"));
+  EXPECT_THAT(eitri_last_error(), HasSubstr("rmsnorm: quant is 17; expected 0 to 6"));
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ def test_numbers():
 
 
 def test_native_functions_count_their_arguments():
-    with pytest.raises(eitri.InvalidArgument, match="got 2 arguments; expected 12"):
+    with pytest.raises(eitri.InvalidArgument, match="got 2 arguments; expected 15"):
         eitri.lib._native.gemm(A, B)
 
 
