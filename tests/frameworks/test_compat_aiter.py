@@ -54,12 +54,12 @@ def test_module_tree():
 
 
 def test_what_is_missing_says_so():
-    from aiter import flash_attn_func, gemm_a8w8_blockscale
+    from aiter import flash_attn_func, gemm_a4w4
 
     with pytest.raises(eitri.Unsupported, match="aiter.flash_attn_func is not there"):
         flash_attn_func(1, 2, 3)
-    with pytest.raises(NotImplementedError, match="gemm_a8w8_blockscale"):
-        gemm_a8w8_blockscale()
+    with pytest.raises(NotImplementedError, match="gemm_a4w4"):
+        gemm_a4w4()
     with pytest.raises(AttributeError, match="aiter.ops.mha.no_such_name"):
         aiter.ops.mha.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
@@ -186,6 +186,21 @@ def test_gemm_a16w16():
     close(got, a8.double() @ b8.double().T * 0.5, bound)
     with pytest.raises(eitri.Unsupported, match="scale_c"):
         aiter.tgemm.mm(a, b, scale_c=torch.ones(1))
+
+
+@pytest.mark.parametrize("m,n,k", [(1, 256, 256), (5, 272, 448)])
+def test_gemm_a8w8_blockscale(m, n, k):
+    x, w = (randn(m, k) * 20).to(dtypes.fp8), (randn(n, k, seed=2) * 20).to(dtypes.fp8)
+    x_scale, w_scale = torch.rand(m, -(-k // 128)), torch.rand(-(-n // 128), -(-k // 128))
+    real_x = x.double() * x_scale.double().repeat_interleave(128, 1)[:, :k]
+    real_w = w.double() * w_scale.double().repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+    # AMX multiplies bf16: a scaled operand is rounded to its 8 bits there.
+    exact, bound = real_x @ real_w.T, 2.0**8 * (real_x.abs() @ real_w.abs().T)
+    close(aiter.gemm_a8w8_blockscale(x, w, x_scale, w_scale), exact, bound)
+    transposed = x_scale.t().contiguous().view(*x_scale.shape)
+    close(aiter.gemm_a8w8_blockscale_bpreshuffle(x, shuffle_weight(w), transposed, w_scale), exact, bound)
+    with pytest.raises(eitri.InvalidArgument, match="a_scale"):
+        aiter.gemm_a8w8_blockscale(x, w, x_scale[:, :1], w_scale)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])

@@ -85,6 +85,23 @@ def gemm_a8w8_bpreshuffle(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16
     return gemm_a8w8(XQ, plain_weight(WQ)[:, :k], x_scale, w_scale, bias, dtype)
 
 
+@peer(A8W8)
+def gemm_a8w8_blockscale(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16, isBpreshuffled=False):
+    """XQ: fp8 [m, k]; WQ: fp8 [n, k]; x_scale f32 [m, ceil(k / 128)], w_scale f32 [ceil(n / 128), ceil(k / 128)]. On CPUs so far."""
+    check_dtype("gemm_a8w8_blockscale", "dtype", dtype, (torch.bfloat16, torch.float16))
+    weight = plain_weight(WQ) if isBpreshuffled else WQ
+    out = torch.empty(XQ.shape[0], WQ.shape[0], dtype=dtype, device=XQ.device)
+    return eitri.gemm(XQ, weight, a_scale=x_scale, b_scale=w_scale, a_quant="per_1x128", b_quant="per_128x128", out=out)
+
+
+@peer(A8W8)
+def gemm_a8w8_blockscale_bpreshuffle(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16, out=None):
+    """WQ by shuffle_weight(w, layout=(16, 16)); the memory of x_scale is that of its transpose, f32 [ceil(k / 128), m]."""
+    columns = x_scale.reshape(-1).view(x_scale.shape[1], x_scale.shape[0]).t().contiguous()
+    got = gemm_a8w8_blockscale(XQ, WQ, columns, w_scale, dtype, isBpreshuffled=True)
+    return got if out is None else out.copy_(got)
+
+
 @peer("aiter.ops.batched_gemm_op_a8w8")
 def batched_gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=dtypes.bf16, splitK=None):
     """XQ: i8 [b, m, k]; x_scale f32 [b, m, 1], w_scale f32 [b, 1, n]; bias [b, 1, n]."""

@@ -25,7 +25,7 @@ MISSING = {
     "aiter.ops.quant": "static_per_tensor_quant dynamic_per_tensor_quant dynamic_per_group_scaled_quant per_group_quant_hip "
                        "per_tensor_quant_hip per_1x32_f4_quant per_1x32_f4_quant_hip per_1x32_mx_quant_hip smoothquant_fwd "
                        "moe_smoothquant_fwd",
-    "aiter.ops.gemm_op_a8w8": "gemm_a8w8_blockscale gemm_a8w8_blockscale_bpreshuffle flatmm_a8w8_blockscale_ASM",
+    "aiter.ops.gemm_op_a8w8": "flatmm_a8w8_blockscale_ASM",
     "aiter.ops.gemm_op_a4w4": "gemm_a4w4 gemm_a4w4_blockscale gemm_a4w4_asm",
     "aiter.ops.gemm_op_a16w16": "gemm_a16w16_asm",
     "aiter.ops.gradlib": "hipb_mm hipb_create_extension rocb_mm",
