@@ -62,11 +62,13 @@ def _traced_user_op(index, *args):
 
 
 def dispatch_user_op(index, args):
+    refuse_gradients("user op", args)
     _user_ops[index](*args)
 
 
 def dispatch(name, args):
     """The call through torch's dispatcher: from the extension, for tensors that it does not read itself."""
+    refuse_gradients(name, args)  # inside torch.func, wrappers that need a gradient have no memory of their own
     register()
     return getattr(torch.ops.eitri, name).default(*args)
 

@@ -97,13 +97,14 @@ PackFormat format_of(PyObject* object) {
 
 /// (weights, gate, format, m_hint, quant, scale).
 PackArgs pack_args(Tensors& tensors, PyObject* const* args) {
+  const int64_t m_hint = PyLong_AsLongLong(args[3]);
+  if (m_hint == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
   PackArgs out{.weights = tensors.read(args[0], "weights", Access::read),
                .gate = read_choice<GateLayout>(args[1], "pack_weights", "gate"),
                .format = format_of(args[2]),
-               .m_hint = PyLong_AsLongLong(args[3]),
+               .m_hint = m_hint,
                .quant = read_choice<Quant>(args[4], "pack_weights", "quant"),
                .scale = tensors.read(args[5], "scale", Access::read)};
-  if (out.m_hint == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
   require(!tensors.needs_torch(), "pack_weights: weights has no memory of its own (fake, meta or a subclass); expected a plain tensor");
   require(out.weights.device.kind == DeviceKind::cpu, "pack_weights: weights is on ", out.weights.device,
           "; expected CPU memory (packed weights are for CPUs)");

@@ -159,7 +159,9 @@ DType dtype_of_format(const char* format, Py_ssize_t bytes) {
 /// A view of bytes as one of 4-bit elements: a byte holds two neighbours.
 void as_pairs(View& view) {
   for (int i = 0; i + 1 < view.rank; ++i) view.stride[i] *= 2;
-  if (view.rank > 0) view.shape[view.rank - 1] *= 2;
+  if (view.rank == 0) return;
+  if (view.shape[view.rank - 1] == 1) view.stride[view.rank - 1] = 1;  // of one byte it meant nothing
+  view.shape[view.rank - 1] *= 2;
 }
 
 }  // namespace
@@ -189,7 +191,9 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
       const Ref array = checked(PyObject_GetAttrString(object, "array")), dtype = checked(PyObject_GetAttrString(object, "dtype"));
       const DType meant = dtype_of(dtype.get(), op_, name);
       if (PyObject_CheckBuffer(array.get()) == 1) return of_buffer(array.get(), name, access, meant);
+      meant_ = meant;
       View view = read(array.get(), name, access);
+      meant_ = DType::none;
       const int width = is_packed(meant) ? 8 : bits(meant);
       require(needs_torch_ || bits(view.dtype) == width, op_, ": ", name, " has elements of ", bits(view.dtype), " bits; expected ", width,
               " (", meant, ")");
@@ -209,6 +213,7 @@ View Tensors::read_weight(PyObject* object, const char* name) {
   try {
     const DeviceId device = view.device;
     require(device.kind == DeviceKind::cpu, "packed weights are for CPUs; these are on ", device);
+    require(view.shape[0] <= 1 || view.stride[0] == 1, "its elements are ", view.stride[0], " apart; expected one after the other");
     return packed_view(view.data, static_cast<size_t>(view.shape[0]));
   } catch (const Error& error) {
     fail(error.code(), str(op_, ": ", name, " is u8, taken as packed weights: ", error.what()));
@@ -270,6 +275,8 @@ View Tensors::of_dl_tensor(const DlTensor& t, const char* name) const {
   }
   require(t.ndim <= kMaxRank, op_, ": ", name, " has ", t.ndim, " dimensions; expected at most ", kMaxRank);
   view.dtype = dtype_of_dlpack(t.dtype.code, t.dtype.bits);
+  // Integers that are to be read as something else need be none of ours.
+  if (view.dtype == DType::none && meant_ != DType::none && t.dtype.code <= 1 && t.dtype.bits == bits(meant_)) view.dtype = meant_;
   // A packed pair of 4-bit elements may be one element with two lanes.
   const bool pairs = t.dtype.lanes == 2 && t.dtype.bits == 4;
   require(view.dtype != DType::none && (t.dtype.lanes == 1 || pairs), op_, ": ", name, " has DLPack dtype (code ", int{t.dtype.code}, ", ",
@@ -319,6 +326,9 @@ View Tensors::of_buffer(PyObject* object, const char* name, Access access, DType
     view.dtype = dtype_of_format(b.format, b.itemsize);
     require(view.dtype != DType::none, op_, ": ", name, " has buffer format \"", b.format == nullptr ? "" : b.format, "\" of ", b.itemsize,
             " bytes; expected float32, float16, int8, uint8, int32 or int64, or eitri.typed(array, dtype) for the others");
+  } else if (b.itemsize > 1 && b.format != nullptr && (*b.format == '>' || *b.format == '!')) {
+    fail(Code::invalid_argument,
+         str(op_, ": ", name, " has buffer format \"", b.format, "\"; expected elements in the machine's byte order"));
   } else if (is_packed(explicit_dtype)) {
     require(b.itemsize == 1, op_, ": ", name, " has elements of ", b.itemsize, " bytes; expected 1 (two of ", explicit_dtype, ")");
   } else {

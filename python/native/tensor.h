@@ -51,6 +51,7 @@ class Tensors {
   };
   const char* op_;
   Wrappers wrappers_;
+  DType meant_ = DType::none;  // of the typed array that is being read
   bool needs_torch_ = false, looked_at_torch_ = false, grad_enabled_ = false;
   const DlExchange* api_ = nullptr;
   DeviceId gpu_ = {};

@@ -121,7 +121,7 @@ const Files& files_for(std::string_view op, const Device& device, Store& s) {  /
       files.problems.insert(files.problems.end(), table->problems().begin(), table->problems().end());
       note_other_units(files, *table, device.units);
       files.tables.push_back(std::move(table));
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {  // too little memory as well: the other files still count
       files.problems.push_back({file, e.what()});
     }
   }

@@ -52,10 +52,10 @@ time_t now() {
   return time.tv_sec;
 }
 
-/// A child of fork() has its parent's counts, which the parent writes.
+/// A child of fork() has its parent's counts, which the parent writes. The lock is held across the fork: no map is half changed.
 void forget_in_child() {
   Recorder& r = recorder();
-  ::new (&r.mutex) std::mutex;  // its holder, if any, is a thread of the parent
+  r.mutex.unlock();
   for (auto& [key, recorded] : r.all) {
     recorded.counter.calls = 0;
     recorded.counter.ns = 0;
@@ -64,17 +64,22 @@ void forget_in_child() {
 }
 
 /// One write of whole lines. Starts with an empty line, so that what a killed writer left cannot swallow the first one.
-void append(const std::string& folder, const std::string& lines) {
+/// False: not written, and nothing lost; another process holds the file, say.
+bool append(const std::string& folder, const std::string& lines) {
   const std::string path = str(folder, "/misses.csv");
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd < 0) {
     const int code = errno;
     warn_once(LogTopic::tune, path, "misses are not recorded: cannot open ", path, ": ", std::generic_category().message(code));
-    return;
+    return false;
   }
-  ::flock(fd, LOCK_EX);  // where appends are not atomic (network file systems); without locks there, a torn line is skipped
+  // Where appends are not atomic (network file systems); without locks there, a torn line is skipped. A call never waits for another's lock.
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(fd);
+    return false;
+  }
   struct stat info = {};
   const bool is_new = ::fstat(fd, &info) == 0 && info.st_size == 0;
   const std::string text = str(is_new ? str(kHeader, "\n") : "\n", lines);
@@ -82,6 +87,7 @@ void append(const std::string& folder, const std::string& lines) {
   if (written != static_cast<ssize_t>(text.size()))
     warn_once(LogTopic::tune, str(path, "#"), "misses are recorded in part: cannot write ", text.size(), " bytes to ", path);
   ::close(fd);
+  return true;
 }
 
 template <class T> bool number(std::string_view text, T& out) {
@@ -117,7 +123,7 @@ MissCounter* record_miss(std::string_view op, const Device& device, const std::s
   const std::lock_guard lock(r.mutex);
   static const bool at_end = [] {
     std::atexit(flush_misses);
-    ::pthread_atfork(nullptr, nullptr, forget_in_child);
+    ::pthread_atfork([] { recorder().mutex.lock(); }, [] { recorder().mutex.unlock(); }, forget_in_child);
     return true;
   }();
   (void)at_end;
@@ -140,16 +146,30 @@ void flush_misses() {
   const std::lock_guard lock(r.mutex);
   r.flushed = now();
   std::string lines;
+  struct Taken {
+    Recorded* recorded;
+    int64_t calls, ns;
+    bool written;
+  };
+  std::vector<Taken> taken;
   for (auto& [key, recorded] : r.all) {
     const int64_t calls = recorded.counter.calls.exchange(0), ns = recorded.counter.ns.exchange(0);
     if (calls == 0 && recorded.written) continue;
+    taken.push_back({&recorded, calls, ns, recorded.written});
     recorded.written = true;
     const Miss& m = recorded.miss;
     lines += str(m.op, ",", m.arch, ",", m.units, ",", m.kernel, ",", calls, ",", ns / 1000, ",\"", m.problem, "\"\n");
   }
+  bool done = lines.empty();
   try {
-    if (!lines.empty() && !settings().record.empty()) append(settings().record, lines);
+    done = done || settings().record.empty() || append(settings().record, lines);
   } catch (const Error&) {  // settings that are no longer valid: the next call says so
+  }
+  if (done) return;
+  for (const Taken& t : taken) {
+    t.recorded->counter.calls += t.calls;
+    t.recorded->counter.ns += t.ns;
+    t.recorded->written = t.written;
   }
 }
 

@@ -110,7 +110,9 @@ std::string tuned_line(const TunedRow& row, std::string_view arch) {
 
 TunedTable::TunedTable(std::string text, std::string file, std::string_view arch, std::vector<TunedField> fields)
     : text_(std::move(text)), file_(std::move(file)), fields_(std::move(fields)) {
-  const auto lines = static_cast<size_t>(std::count(text_.begin(), text_.end(), '\n')) + 2;
+  // A row has a comma behind each column but the last: a file of empty lines makes no large table.
+  const size_t columns = fields_.size() + 2 + std::size(kTail);
+  const size_t lines = std::min(static_cast<size_t>(std::count(text_.begin(), text_.end(), '\n')), text_.size() / columns) + 2;
   entries_.reserve(lines);
   entries_.emplace_back();
   slots_.resize(std::bit_ceil(2 * lines));
@@ -135,7 +137,11 @@ void TunedTable::read(std::string_view arch) {
     std::string_view line = text.substr(0, end);
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty() || line.starts_with('#')) continue;
+    if (line.empty()) continue;
+    if (line.starts_with('#')) {
+      comments_.push_back(line);
+      continue;
+    }
     if (readable_) {
       read_row(line, arch, cells);
       continue;

@@ -35,6 +35,8 @@ class TunedTable {
   const std::vector<TunedProblem>& problems() const { return problems_; }
   /// Lines that no row was made of, and that a writer keeps as they are.
   const std::vector<std::string_view>& rejected() const { return rejected_; }
+  /// Lines that begin with #, likewise kept.
+  const std::vector<std::string_view>& comments() const { return comments_; }
   const std::string& file() const { return file_; }
   /// The header is that of this version.
   bool readable() const { return readable_; }
@@ -64,7 +66,7 @@ class TunedTable {
   };
   std::vector<Slot> slots_;
   std::vector<TunedProblem> problems_;
-  std::vector<std::string_view> rejected_;
+  std::vector<std::string_view> rejected_, comments_;
   std::vector<std::string_view> known_good_;  // per column: the last cell that was valid
   uint32_t line_ = 0;
   size_t more_problems_ = 0;

@@ -94,6 +94,7 @@ void write_tuned(const std::string& folder, std::string_view op, std::string_vie
   for (const TunedRow& row : rows) replaced.emplace(row.units, row.key);
   std::vector<TunedRow> all = rows;
   std::vector<std::string> kept;
+  std::string comments;
   if (std::filesystem::exists(path)) {
     const TunedTable table(read_file(path, kMaxFileBytes), path, arch, fields);
     if (!table.readable() && !table.problems().empty())
@@ -101,9 +102,10 @@ void write_tuned(const std::string& folder, std::string_view op, std::string_vie
     for (const auto& entry : table.entries())
       if (TunedRow row = table.row(entry); !replaced.contains({row.units, row.key})) all.push_back(std::move(row));
     for (const std::string_view line : table.rejected()) kept.emplace_back(line);
+    for (const std::string_view line : table.comments()) comments += str(line, "\n");
   }
   std::stable_sort(all.begin(), all.end(), FileOrder{bucketed_field(fields)});
-  std::string text = tuned_header(fields) + "\n";
+  std::string text = comments + tuned_header(fields) + "\n";
   for (const TunedRow& row : all) text += tuned_line(row, arch) + "\n";
   for (const std::string& line : kept) text += line + "\n";
   write_file_atomic(path, text);

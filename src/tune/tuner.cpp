@@ -95,12 +95,18 @@ class Session {
     log(LogLevel::warning, LogTopic::tune, problem_.op, " ", problem_.problem, ": ", name_of(i), " is rejected: ", why);
   }
 
+  /// A death that says something about the candidate: not one by the time limit, or by whoever kills processes from outside.
+  static bool is_its_fault(const Answer& answer) {
+    return !answer.death.empty() && !answer.timed_out && answer.death != "was killed by signal 9" &&
+           answer.death != "was killed by signal 15";
+  }
+
   /// Asks the worker; what is wrong is rejected. The worker is gone afterwards if the candidate may have written anywhere.
   bool is_right(size_t i, int repeats) {
     const Answer answer = worker_.ask({{"do", "check"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"repeats", repeats}},
                                       options_.time_limit_s);
     if (!answer.ok()) {
-      reject(i, answer.why(), !answer.death.empty() && !answer.timed_out);
+      reject(i, answer.why(), is_its_fault(answer));
       return false;
     }
     const std::string wrong = answer.json.at("wrong");
@@ -121,10 +127,12 @@ class Session {
     out_.candidates = order.size();
     size_t done = 0;
     for (const size_t i : order) {
+      if (out_of_time_() && !field_.empty()) break;  // what has been checked is raced
       const Choice& c = choice(i);
       options_.progress(str("checking ", ++done, "/", order.size(), " ", name_of(i)));
-      if (const std::string why =
-              journal_.quarantined(problem_.op, std::string(device_.arch()), c.kernel, c.config, c.revision, problem_.problem);
+      // Tuned again, a candidate that was too slow or too hungry at this problem has another chance.
+      if (const std::string why = journal_.quarantined(problem_.op, std::string(device_.arch()), c.kernel, c.config, c.revision,
+                                                       options_.again ? std::string("?") : problem_.problem);
           !why.empty()) {
         out_.rejected.push_back({c.kernel, c.config, "in quarantine: " + why});
         rejected_[i] = "in quarantine: " + why;
@@ -151,8 +159,10 @@ class Session {
         worker_.ask({{"do", "time"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"sample_us", options_.sample_us}},
                     options_.time_limit_s);
     if (answer.ok()) return answer.json.at("us");
-    reject(i, answer.why(), !answer.death.empty() && !answer.timed_out);
-    if (!answer.death.empty()) lost_worker_ = lost_worker_ || !open(false);
+    reject(i, answer.why(), is_its_fault(answer));
+    // A GPU that faulted answers every later call with that fault.
+    worker_.stop();
+    lost_worker_ = lost_worker_ || !open(false);
     return NAN;
   }
 

@@ -180,6 +180,10 @@ def test_doctor():
     doctor = json.loads(answer("doctor", "--json"))
     assert doctor["threads"] >= 1 and doctor["amx"]["in_use"] == (doctor["amx"]["reason"] == "")
     assert "machine profile" in answer("doctor")
+    # Bound threads see one core each; the machine has not shrunk.
+    bound = subprocess.run([str(COMMAND), "doctor", "--json"], env={**ENVIRONMENT, "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+                           capture_output=True, text=True, check=True)
+    assert json.loads(bound.stdout)["units"] == doctor["units"]
     assert "EITRI_ISA" in answer("doctor", "--settings-markdown")
 
 

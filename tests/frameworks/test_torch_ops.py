@@ -147,6 +147,19 @@ class Plain(torch.Tensor):
     """A subclass that changes nothing."""
 
 
+def test_function_transforms_that_need_gradients_are_refused():
+    x, w = randn(3, 8), randn(3, 8, seed=2)
+    with pytest.raises(eitri.InvalidArgument, match="requires grad"):
+        torch.func.grad(lambda y: (eitri.rmsnorm(y) * w).sum())(x)
+
+
+def test_typed_tensors_of_integers():
+    x = randn(3, 8).bfloat16()
+    out = torch.empty_like(x)
+    eitri.rmsnorm(eitri.typed(x.view(torch.int16), "bf16"), out=out)
+    assert torch.equal(out, eitri.rmsnorm(x))
+
+
 def test_subclasses_and_tensors_without_memory():
     b = randn(4, 64)
     assert_same(eitri.gemm(X.as_subclass(Plain), b.as_subclass(Plain)).as_subclass(torch.Tensor), eitri.gemm(X, b))

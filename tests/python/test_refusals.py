@@ -71,6 +71,26 @@ def test_numbers():
                        out=[np.zeros(1, np.int32)] * 5)
 
 
+def test_packed_weights_are_one_run_of_bytes():
+    packed = eitri.pack_weights(np.ones((512, 1024), np.float32))
+    a = np.ones((2, 1024), np.float32)
+    refused("0 apart", eitri.gemm, a, np.lib.stride_tricks.as_strided(packed[:64].copy(), (packed.size,), (0,)))
+    header = packed[:64].copy()
+    refused("taken as packed weights", eitri.gemm, a, header)
+
+
+def test_typed_arrays_in_another_byte_order():
+    refused("byte order", eitri.rmsnorm, eitri.typed(np.ones((2, 4), ">f4"), "f32"))
+    refused("byte order", eitri.rmsnorm, eitri.typed(np.ones((2, 4), ">u2"), "bf16"))
+
+
+def test_pack_weights_reads_its_numbers_first():
+    with pytest.raises(TypeError):
+        eitri.pack_weights(A, m_hint="x", quant="zz")
+    with pytest.raises(OverflowError):
+        eitri.pack_weights(A, m_hint=2**70)
+
+
 def test_native_functions_count_their_arguments():
     with pytest.raises(eitri.InvalidArgument, match="got 2 arguments; expected 15"):
         eitri.lib._native.gemm(A, B)

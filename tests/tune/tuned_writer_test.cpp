@@ -86,6 +86,14 @@ TEST_F(TunedWriter, four_processes_at_once_lose_nothing) {
   EXPECT_THAT(read().problems, IsEmpty());
 }
 
+TEST_F(TunedWriter, comments_are_kept) {
+  write({row(1, 5)});
+  folder_.write("probe.x86_avx2.csv", "# why these rows\n" + text(folder_.path()) + "# the last line\n");
+  write({row(2, 5)});
+  EXPECT_THAT(text(folder_.path()), testing::StartsWith("# why these rows\n# the last line\n"));
+  EXPECT_THAT(read().rows, SizeIs(2));
+}
+
 TEST_F(TunedWriter, merging_does_not_depend_on_the_order) {
   const std::vector<std::vector<TunedRow>> parts = {
       {row(1, 5, 1, "probe.a"), row(1, 6, 2, "probe.b"), row(2, 5, 1, "probe.a", "2024-05-01", 1)},

@@ -73,7 +73,11 @@ Problems problems_of(const TuneCommand& command, const Device& device) {
     if (skipped > 0) fmt::print(stderr, "eitri: tune: {} recorded problems are of other machines\n", skipped);
     add(recorded);
   }
-  if (command.all_stale) add(stale_problems(command.out, device));
+  if (command.all_stale) {
+    Problems stale = stale_problems(command.out, device);
+    if (!command.op.empty()) std::erase_if(stale, [&](const auto& p) { return p.op != command.op; });
+    add(stale);
+  }
   out = without_repeats(std::move(out));
   return command.shard.empty() ? out : shard_of(out, command.shard);
 }
@@ -102,7 +106,10 @@ void follow(const TuneCommand& command, const Device& device, tune::Tuner& tuner
     try {
       fresh = problems_of(command, device);
     } catch (const Error& error) {
-      if (error.code() != Code::io_error) throw;  // nothing has been recorded yet
+      const std::filesystem::path record = command.record;
+      if (error.code() != Code::io_error || std::filesystem::is_regular_file(record) || std::filesystem::exists(record / "misses.csv"))
+        throw;
+      // Nothing has been recorded yet.
     }
     const auto next = std::ranges::find_if(fresh, [&](const auto& p) { return !done.contains(p.op + " " + p.problem); });
     if (next == fresh.end()) {
@@ -193,6 +200,10 @@ int merge(const TuneCommand& command) {
   auto list = ordered_json::array();
   for (auto& [name, files] : groups) {
     find_op(name.first);
+    // What is in --out already takes part: a faster row there stays.
+    if (const std::string there = tune::tuned_file(command.out, name.first, name.second);
+        fs::exists(there) && std::ranges::none_of(files, [&](const std::string& file) { return fs::equivalent(file, there); }))
+      files.push_back(there);
     std::ranges::sort(files);
     const tune::Merged merged = tune::merge_tuned(files, name.first, name.second);
     for (const TunedProblem& p : merged.problems) fmt::print(stderr, "eitri: tune merge: skipped: {}: {}\n", p.origin, p.text);
@@ -250,7 +261,10 @@ void add_run_options(CLI::App& app, const std::shared_ptr<TuneCommand>& c) {
   app.add_option("--min-gain", c->min_gain, "Percent that a candidate must save over the default (default 2)")
       ->check(CLI::Range(0.0, 90.0));
   app.add_option("--prune", c->prune, "Leave out kernels that the cost model expects to be this many times slower (default 8; 0: none)")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check([](const std::string& text) {
+        const double times = std::strtod(text.c_str(), nullptr);
+        return times == 0 || (times >= 1 && times <= 1e9) ? std::string() : "expected 0, or 1 and more; got " + text;
+      });
   app.add_flag("--again", c->again, "Also problems that the journal has");
   app.add_flag("--dry-run", c->dry_run, "Only list the problems and how many candidates they have");
   app.add_flag("--json", c->json, "For machines");

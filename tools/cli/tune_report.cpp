@@ -64,7 +64,7 @@ void TuneReport::progress(const std::string& what) {
   constexpr size_t kBar = 20;
   const size_t full = total_ == 0 ? kBar : outcomes_.size() * kBar / total_;
   std::string line = fmt::format("[{:#<{}}{: <{}}] {}/{}", "", full, "", kBar - full, outcomes_.size(), total_);
-  if (worked_ > 0) {
+  if (worked_ > 0 && total_ > outcomes_.size()) {
     const double left = worked_s_ / static_cast<double>(worked_) * static_cast<double>(total_ - outcomes_.size());
     line += fmt::format(", {:.0f}:{:02.0f} left", std::floor(left / 60), std::fmod(left, 60));
   }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "backend/cpu/threads.h"
@@ -120,6 +121,16 @@ Isa default_isa() {
 }
 
 int usable_cores() {
+  // Where OpenMP binds threads, the calling one is on a single core already: the places say what the process may use.
+  if (omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0) {
+    std::set<int> processors;
+    for (int place = 0; place < omp_get_num_places(); ++place) {
+      std::vector<int> ids(static_cast<size_t>(std::max(0, omp_get_place_num_procs(place))));
+      omp_get_place_proc_ids(place, ids.data());
+      processors.insert(ids.begin(), ids.end());
+    }
+    return std::max(1, static_cast<int>(processors.size()));
+  }
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));

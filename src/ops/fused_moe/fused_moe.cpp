@@ -100,6 +100,7 @@ Coding check_types(const FusedMoeArgs& args) {
           "; expected first or second");
   require(args.gate <= GateLayout::interleaved, kOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
+  if (args.w1.layout == Layout::packed) packed_header(args.w1, kOp, "w1");  // before anything believes it
   const Quant packed = packed_quant(args.w1), asked = args.w_quant != Quant::none ? args.w_quant : packed;
   if (w == x && x != DType::i8) {
     require(args.a_quant == Quant::none, kOp, ": a_quant is ", args.a_quant, "; expected none (w1 is ", w, ")");

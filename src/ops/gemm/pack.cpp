@@ -19,6 +19,7 @@ namespace {
 constexpr char kMagic[8] = {'E', 'I', 'T', 'R', 'I', 'P', 'K', '\0'};
 constexpr std::array kFormatNames = {"strided", "panel32", "onednn"};
 constexpr const char* kPackOp = "pack_weights";
+constexpr int64_t kLibraryDescription = 2048;  // bytes before the elements of a matrix in a layout of oneDNN (onednn_primitives.h)
 
 bool is_version_1(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::i8; }
 bool packable(DType dtype) { return is_version_1(dtype) || is_code(dtype); }
@@ -60,6 +61,11 @@ std::string header_fault(const PackedHeader& h) {
     if (h.library != library::version())
       return str("packed by oneDNN ", h.library / 100, ".", h.library % 100, ", this build has ",
                  library::version() == 0 ? std::string("no oneDNN") : str(library::version() / 100, ".", library::version() % 100));
+    // A description of the layout, then at least every element.
+    int64_t elements = 0, least = 0;
+    if (__builtin_mul_overflow(h.n, h.k, &elements) || __builtin_mul_overflow(elements, bits(dtype) / 8, &least) ||
+        (least > 0 && h.matrix_bytes - least < kLibraryDescription))
+      return "a packed buffer with impossible extents";
     return {};
   }
   int64_t expected = 0;
@@ -78,6 +84,9 @@ Extents check_pack(const PackArgs& args) {
   check_view(w, kPackOp, "weights", w.rank);
   require(w.layout == Layout::strided, kPackOp, ": weights is ", w, "; expected plain rows, not packed ones");
   require(packable(w.dtype), kPackOp, ": weights is ", w, "; expected f32, bf16, f16, i8, f8e4m3, i4 or f4e2m1");
+  for (const View* view : {&args.weights, &args.scale})
+    require(!view->given() || view->device.kind == DeviceKind::cpu, kPackOp, ": ", view == &args.scale ? "scale" : "weights", " is on ",
+            view->device, "; expected CPU memory (packed weights are for CPUs)");
   require(args.gate <= GateLayout::interleaved, kPackOp, ": gate is number ", static_cast<int>(args.gate),
           "; expected none, separated or interleaved");
   require(args.format <= PackFormat::onednn, kPackOp, ": format is number ", static_cast<int>(args.format), "; expected panel32 or onednn");

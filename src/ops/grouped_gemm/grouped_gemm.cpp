@@ -48,7 +48,7 @@ WeightFormat check_weights(const GroupedGemmArgs& args, int64_t k) {
 }
 
 void check_lists(const GroupedGemmArgs& args, int64_t capacity) {
-  require(args.block > 0, kOp, ": block is ", args.block, "; expected > 0");
+  require(args.block > 0 && args.block <= (1 << 20), kOp, ": block is ", args.block, "; expected 1 to 1048576");
   require(args.tokens >= 0 && args.tokens <= kTokenMask, kOp, ": tokens is ", args.tokens, "; expected 0 to ", kTokenMask,
           " (24 bits of a sorted id)");
   require(args.gather <= Gather::position, kOp, ": gather is number ", static_cast<int>(args.gather), "; expected token or position");
