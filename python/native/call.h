@@ -192,8 +192,8 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-/// Whether this op's call on a GPU has been seen: then it is only a launch, for which giving up the GIL costs more than it gives
-/// (measured with four threads on four streams). A first call may compile for seconds.
+/// Whether this op's call on a GPU has been seen: then it is only a launch, for which giving up the GIL costs more than it gives.
+/// A first call may compile for seconds.
 template <class Op> bool is_first_on_gpu(const typename Op::Args& args, DeviceId where) {
   static std::array<uint64_t, 1024> seen{};  // under the GIL; a collision only costs
   const uint64_t key = hash_of(Op::check(args)) ^ (static_cast<uint64_t>(where.index) << 1 | 1);

@@ -100,8 +100,7 @@ void fill(const View& view, uint64_t seed) {
 }
 
 /// Packed copies of one matrix. The bytes are the same, the addresses are not.
-std::vector<View> packed_ring(const View& b, PackFormat format, int64_t m, size_t count, Arena& arena) {
-  const PackArgs args{.weights = b, .format = format, .m_hint = m};
+std::vector<View> packed_ring(const PackArgs& args, size_t count, Arena& arena) {
   const size_t bytes = packed_bytes(args);
   std::vector<View> out = {pack_weights(args, arena.raw(bytes))};
   for (size_t i = 1; i < count; ++i) {
@@ -155,14 +154,7 @@ std::vector<View> packed_codes(const Coding& coding, int64_t n, int64_t k, size_
     args.b_scale = scales(arena, DType::f32, {coding.quant == Quant::per_tensor ? 1 : n});
   }
   if (coding.quant == Quant::per_1x16) args.b_global_scale = scales(arena, DType::f32, {1});
-  const size_t size = packed_bytes(pack);
-  std::vector<View> out = {pack_weights(pack, arena.raw(size))};
-  for (size_t i = 1; i < count; ++i) {
-    std::byte* copy = arena.raw(size);
-    std::memcpy(copy, out[0].data, size);
-    out.push_back(packed_view(copy, size));
-  }
-  return out;
+  return packed_ring(pack, count, arena);
 }
 
 /// Medians of weights of few bits, against the same product with plain ones of `dtype` when asked (--vs NAME: that row).
@@ -190,7 +182,8 @@ void bench_codes(const BenchOptions& options, const Coding& coding, const Shape&
     const View b = plain.make(dtype, {n, k});
     fill(b, 2);
     GemmArgs wide{.a = args.a, .b = {}, .c = args.c};
-    Side side{.call = [wide, wide_ring = packed_ring(b, PackFormat::panel32, m, plain_copies, arena)](int64_t i) mutable {
+    Side side{.call = [wide, wide_ring = packed_ring({.weights = b, .format = PackFormat::panel32, .m_hint = m}, plain_copies, arena)](
+                          int64_t i) mutable {
       wide.b = wide_ring[static_cast<size_t>(i) % wide_ring.size()];
       gemm(wide);
     }};
@@ -244,13 +237,13 @@ void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, B
     };
   };
   std::vector<Side> sides;
-  sides.push_back({.call = caller(packed_ring(b, PackFormat::panel32, m, copies, arena))});
+  sides.push_back({.call = caller(packed_ring({.weights = b, .format = PackFormat::panel32, .m_hint = m}, copies, arena))});
   std::optional<ForceScope> force;
   const std::string library_kernel = kernel_of_family(Gemm::name, Family::library);
   const std::string other = options.vs == "library" ? library_kernel : options.vs;
   if (!options.vs.empty()) {
     const PackFormat format = other == library_kernel ? PackFormat::onednn : PackFormat::panel32;
-    Side side{.call = caller(packed_ring(b, format, m, copies, arena))};
+    Side side{.call = caller(packed_ring({.weights = b, .format = format, .m_hint = m}, copies, arena))};
     side.enter = [&] { force.emplace(Gemm::name, other); };
     side.leave = [&] { force.reset(); };
     sides.push_back(std::move(side));

@@ -140,6 +140,18 @@ static inline void group(int64_t rows, const std::byte* a, int64_t a_stride, con
 
 }  // namespace blocked
 
+/// i8 by i4: nibbles become the tiles of i8 that `UnitI8` decodes.
+template <class UnitI8> struct UnitI4 : UnitI8 {
+  static constexpr bool kCoded = true;
+  static void decode_step(const PanelCodes& codes, const std::byte* panel, int64_t step, std::byte* to) {
+    alignas(64) std::byte tile_of_i8[kTileBytes];
+    for (int64_t tile = 0; tile < 2; ++tile) {
+      blocked::expand_nibbles(codes, panel, step, tile, tile_of_i8);
+      UnitI8::decode(tile_of_i8, to + tile * kTileBytes);
+    }
+  }
+};
+
 /// Unit: kElementBytes, kDwordSteps (per 64-byte k-step), kRows, kFreshSums, kSums, Acc, Columns zero load store columns
 /// add; convert_a(row, elements, to): whole dword steps, zero padded; decode(tile, to): a packed tile into kDwordSteps
 /// tiles kStepTiles apart (kInPlace: packed tiles are used as they are). Of a coded Unit (kCoded) kElementBytes is a's, a packed step is

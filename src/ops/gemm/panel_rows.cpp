@@ -10,8 +10,12 @@
 
 namespace eitri {
 
-PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
-  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16, PanelFn i8) -> PanelFn {
+namespace {
+
+/// The kernel for operands of `dtype`.
+struct KernelOf {
+  DType dtype;
+  PanelFn operator()(PanelFn f32, PanelFn bf16, PanelFn f16, PanelFn i8) const {
     switch (dtype) {
       case DType::f32: return f32;
       case DType::bf16: return bf16;
@@ -19,7 +23,13 @@ PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
       case DType::i8: return i8;
       default: return nullptr;
     }
-  };
+  }
+};
+
+}  // namespace
+
+PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
+  const KernelOf pick{dtype};
   switch (target) {
 #if EITRI_X86
     case Target::x86_amx:
@@ -34,15 +44,7 @@ PanelFn panel_kernel(Target target, DType dtype, const Device& device) {
 }
 
 PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
-  const auto pick = [&](PanelFn f32, PanelFn bf16, PanelFn f16, PanelFn i8) -> PanelFn {
-    switch (dtype) {
-      case DType::f32: return f32;
-      case DType::bf16: return bf16;
-      case DType::f16: return f16;
-      case DType::i8: return i8;
-      default: return nullptr;
-    }
-  };
+  const KernelOf pick{dtype};
   switch (target) {
 #if EITRI_X86
     case Target::x86_amx:

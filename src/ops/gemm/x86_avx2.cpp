@@ -249,17 +249,6 @@ template <DType kType> struct UnitCoded : FloatSums {
 };
 template <DType kType> void run_coded(const PanelTask& task) { run_blocked<UnitCoded<kType>>(task); }
 
-struct UnitI4 : UnitI8 {
-  static constexpr bool kCoded = true;
-  static void decode_step(const PanelCodes& codes, const std::byte* panel, int64_t step, std::byte* to) {
-    alignas(64) std::byte tile_of_i8[kTileBytes];
-    for (int64_t tile = 0; tile < 2; ++tile) {
-      blocked::expand_nibbles(codes, panel, step, tile, tile_of_i8);
-      decode(tile_of_i8, to + tile * kTileBytes);
-    }
-  }
-};
-
 }  // namespace
 
 namespace avx2 {
@@ -271,7 +260,7 @@ void panel_i8(const PanelTask& task) { run_blocked<UnitI8>(task); }
 void coded_f32(const PanelTask& task) { run_coded<DType::f32>(task); }
 void coded_bf16(const PanelTask& task) { run_coded<DType::bf16>(task); }
 void coded_f16(const PanelTask& task) { run_coded<DType::f16>(task); }
-void coded_i8(const PanelTask& task) { run_blocked<UnitI4>(task); }
+void coded_i8(const PanelTask& task) { run_blocked<UnitI4<UnitI8>>(task); }
 }  // namespace avx2
 
 }  // namespace eitri

@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "harness/every_kernel.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/packed.h"
 
 namespace eitri {
 namespace {
@@ -58,17 +59,6 @@ struct Weights {
   }
   double at(int64_t i, int64_t j) const { return load(view, {i, j}) * (is_block(quant) ? block_scale_at(scale, quant, 0, i, j) : 1); }
 };
-
-struct Packed {
-  Buffer buffer;
-  View view;
-};
-Packed pack(const PackArgs& args) {
-  Packed p{Buffer(packed_bytes(args)), {}};
-  std::memset(p.buffer.data(), 0xa5, p.buffer.size());
-  p.view = pack_weights(args, p.buffer.data());
-  return p;
-}
 
 // Rows of a unit matrix pick single elements of b: c is exact in every row of the table, 4- and 8-bit codes of all values, group after
 // group.

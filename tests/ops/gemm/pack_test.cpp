@@ -9,23 +9,13 @@
 #include "dispatch/maker.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/pack.h"
+#include "ops/gemm/packed.h"
 
 namespace eitri {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8};
 constexpr GateLayout kGates[] = {GateLayout::none, GateLayout::separated, GateLayout::interleaved};
-
-struct Packed {
-  Buffer buffer;
-  View view;
-};
-Packed pack(const PackArgs& args) {
-  Packed p{Buffer(packed_bytes(args)), {}};
-  std::memset(p.buffer.data(), 0xa5, p.buffer.size());
-  p.view = pack_weights(args, p.buffer.data());
-  return p;
-}
 
 std::string message_of(auto&& call) {
   try {
