@@ -22,6 +22,7 @@ using cuda::launch;
 using cuda::load;
 using cuda::OwnedStream;
 using cuda::synchronize;
+using cuda::WithoutLaunches;
 using cuda::WorkspaceScope;
 
 /// Its kind of device.

@@ -111,6 +111,7 @@ Driver make_table() {
   d.device_get_name = [](char* name, int size, int) { return std::strncpy(name, "a fake GPU", static_cast<size_t>(size)), 0; };
   d.device_get_attribute = attribute;
   d.primary_retain = [](Handle* context, int device) { return *context = context_of(device), 0; };
+  d.primary_get_state = [](int, unsigned* flags, int* active) { return *flags = 0, *active = 1, 0; };
   d.ctx_get_current = [](Handle* context) { return *context = contexts.empty() ? nullptr : contexts.back(), 0; };
   d.ctx_get_device = [](int* device) { return contexts.empty() ? 201 : (*device = device_of_context(contexts.back()), 0); };
   d.ctx_push = [](Handle context) { return contexts.push_back(context), 0; };

@@ -14,8 +14,6 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "dispatch/mirror.h"
-#include "jit/cache.h"
-#include "jit/embedded.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
 #include "tune/tuned_op.h"
@@ -35,8 +33,8 @@ struct Timing {
   std::vector<double> us;  // a call, of each replay
   int64_t calls = 0;
   size_t sets = 0;
-  double host_ns = 0;    // of a call, on the calling thread; its route known
-  double launch_ns = 0;  // of an empty kernel with an argument of the usual size, for comparison; both 0 for slow calls
+  double host_ns = 0;  // of a call, on the calling thread; its route known
+  double own_ns = 0;   // the same without the driver's launch of the kernel; both 0 for slow calls
   Cost cost;
   double median() const {
     auto sorted = us;
@@ -62,22 +60,6 @@ template <class Body> double host_ns(Stream stream, Body&& body) {
   gpu::synchronize(stream);
   std::ranges::sort(ns);
   return ns[ns.size() / 2];
-}
-
-void launch_nothing(const Device& device, Stream stream) {
-  struct Argument {
-    std::byte bytes[256];
-  };
-  static constexpr Argument kArgument = {};
-  static const gpu::Function& function = [&]() -> const gpu::Function& {
-    constexpr const char* kText =
-        "#include \"device/simt.h\"\nstruct Argument { char bytes[256]; };\nEITRI_KERNEL(32) nothing(const Argument) {}\n";
-    const auto binary = jit::default_cache().get({.label = "an empty kernel",
-                                                  .source = {.name = "nothing.cu", .text = kText, .headers = jit::embedded_sources()},
-                                                  .target = &jit::target_named(device.arch())});
-    return gpu::load(binary->bytes, binary->key, "nothing", device);
-  }();
-  gpu::launch(function, {.blocks = 1, .threads = 32}, stream, &kArgument);
 }
 
 template <Operator Op> std::vector<Timing> time_problem(const typename Op::Problem& problem, const Device& device, const Options& options) {
@@ -130,8 +112,13 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
       graph.launch(stream);
       // Of calls that the stream's queue does not hold up.
       const bool fast = first < 100;
-      const double launch_ns = fast ? host_ns(stream, [&] { launch_nothing(device, stream); }) : 0;
-      const double call_ns = fast ? host_ns(stream, [&] { call<Op>(calls[0], stream); }) : 0;
+      const auto body = [&] { call<Op>(calls[0], stream); };
+      const double call_ns = fast ? host_ns(stream, body) : 0;
+      double own_ns = 0;
+      if (fast) {
+        const gpu::WithoutLaunches scope;
+        own_ns = host_ns(stream, body);
+      }
       Timing timing{.problem = key_of(problem),
                     .kernel = chosen.kernel->name,
                     .config = to_string(chosen.config, chosen.kernel->knobs),
@@ -139,7 +126,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
                     .calls = count,
                     .sets = sets,
                     .host_ns = call_ns,
-                    .launch_ns = launch_ns,
+                    .own_ns = own_ns,
                     .cost = Op::cost(problem)};
       for (int i = 0; i < kReplays; ++i) timing.us.push_back(time([&] { graph.launch(stream); }, count));
       out.push_back(std::move(timing));
@@ -181,7 +168,7 @@ int run(const Options& options) {
                       {"calls_in_graph", t.calls},
                       {"buffer_sets", t.sets},
                       {"host_ns", std::round(t.host_ns)},
-                      {"launch_ns", std::round(t.launch_ns)},
+                      {"own_ns", std::round(t.own_ns)},
                       {"bytes", t.cost.bytes},
                       {"flops", t.cost.flops},
                       {"tb_per_s", std::round(t.cost.bytes / t.median() / 1e3) / 1e3},
@@ -190,12 +177,12 @@ int run(const Options& options) {
     fmt::print("{}\n", nlohmann::ordered_json{{"device", device.name}, {"arch", device.arch()}, {"rows", rows}}.dump(1));
     return kOk;
   }
-  Table table({"problem", "kernel", "config", "us", "TB/s", "TFLOP/s", "of the limit", "host ns", "launch ns"}, 3);
+  Table table({"problem", "kernel", "config", "us", "TB/s", "TFLOP/s", "of the limit", "host ns", "own ns"}, 3);
   for (const Timing& t : all) {
     const double floor_us = std::max(t.cost.bytes / bandwidth, t.cost.flops / device.peak(t.cost.math)) * 1e6;
     table.add({t.problem, t.kernel, t.config, fmt::format("{:.2f}", t.median()), fmt::format("{:.2f}", t.cost.bytes / t.median() / 1e6),
                fmt::format("{:.1f}", t.cost.flops / t.median() / 1e6), fmt::format("{:.0f} %", 100 * floor_us / t.median()),
-               fmt::format("{:.0f}", t.host_ns), fmt::format("{:.0f}", t.launch_ns)});
+               fmt::format("{:.0f}", t.host_ns), fmt::format("{:.0f}", t.own_ns)});
   }
   fmt::print("{} on {} ({})\n{}", options.op, device.name, device.id.index, table.text());
   return kOk;

@@ -2,6 +2,7 @@
 // else in the device's primary context, which is the one that the CUDA runtime and PyTorch use.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,12 +29,15 @@ class ContextScope {
 
  private:
   const int before_;
+  const bool primary_before_;
   bool pushed_ = false;
 };
 
 /// A kernel, loaded. It serves every context and device that its binary runs on, and is never unloaded.
 struct Function {
+  static constexpr int kDevices = 16;  // later ones are launched through the kernel
   Handle kernel = nullptr;
+  std::atomic<Handle> in_primary[kDevices] = {};  // the kernel's function in the primary context of a device
   std::string name;
   int registers = 0, shared_bytes = 0, local_bytes = 0, max_threads = 0;  // as compiled
 };
@@ -56,6 +60,16 @@ struct Geometry {
 void launch(const Function& function, const Geometry& geometry, Stream stream, const void* argument);
 /// Dependent launches on or off for the process: tests compare both.
 void allow_dependent_launches(bool on);
+
+/// For measuring what a call costs beside the driver's launch: while it lives, launches of this process do nothing. All else is done,
+/// the library's products included. Not while other threads launch.
+class WithoutLaunches {
+ public:
+  WithoutLaunches();
+  ~WithoutLaunches();
+  WithoutLaunches(const WithoutLaunches&) = delete;
+  WithoutLaunches& operator=(const WithoutLaunches&) = delete;
+};
 
 bool is_capturing(Stream stream);
 /// While it lives the thread may allocate although a stream captures: what it allocates is no part of the graph.

@@ -32,6 +32,7 @@ void find_all(void* library, Driver& d, std::string& missing) {
   find(library, d.device_get_attribute, "cuDeviceGetAttribute", missing);
   find(library, d.device_total_mem, "cuDeviceTotalMem_v2", missing);
   find(library, d.primary_retain, "cuDevicePrimaryCtxRetain", missing);
+  find(library, d.primary_get_state, "cuDevicePrimaryCtxGetState", missing);
   find(library, d.ctx_get_current, "cuCtxGetCurrent", missing);
   find(library, d.ctx_get_device, "cuCtxGetDevice", missing);
   find(library, d.ctx_push, "cuCtxPushCurrent_v2", missing);

@@ -46,6 +46,7 @@ struct Driver {
   int (*device_get_attribute)(int*, int, int) = nullptr;
   int (*device_total_mem)(size_t*, int) = nullptr;
   int (*primary_retain)(Handle*, int) = nullptr;
+  int (*primary_get_state)(int, unsigned*, int*) = nullptr;
   int (*ctx_get_current)(Handle*) = nullptr;
   int (*ctx_get_device)(int*) = nullptr;
   int (*ctx_push)(Handle) = nullptr;
@@ -91,7 +92,7 @@ struct Driver {
 /// The driver, loaded on the first call; null where there is none, and `absence()` says why.
 const Driver* driver();
 const std::string& absence();
-/// Tests only: this driver from now on; null brings the real one back. Devices are asked for anew.
+/// Tests and measurements only: this driver from now on; null brings the real one back. Devices are asked for anew.
 void use_driver(const Driver* driver);
 
 /// "CUDA_ERROR_INVALID_VALUE (invalid argument)".

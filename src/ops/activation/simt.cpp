@@ -95,7 +95,10 @@ std::vector<Source> sources(const Activation::Problem& p, const Config& config, 
 void launch_rows(const ActivationArgs& args, const Activation::Problem& p, const Config& config, Launch& launch) {
   const RowShape shape = shape_of(p, config, launch.device);
   const ActivationGrid grid = activation_grid(args, p, shape);
-  launch_kernel(launch, grid.vectors != 0 ? 0 : 1, {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape.threads}, grid);
+  launch_kernel(
+      launch, grid.vectors != 0 ? 0 : 1,
+      {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape.threads, .shared_bytes = shared_bytes_of_few(grid.blocks, launch.device)},
+      grid);
 }
 
 constexpr Knob kTileKnobs[] = {{"registers", kRegisterValues}};

@@ -62,7 +62,10 @@ std::vector<Source> sources(const Quantize::Problem& p, const Config& config, co
 void launch_row(const QuantizeArgs& args, const Quantize::Problem& p, const Config& config, Launch& launch) {
   const QuantizeGrid grid = quantize_grid(args, p);
   launch_kernel(launch, grid.vectors != 0 ? 0 : 1,
-                {.blocks = p.rows == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+                {.blocks = p.rows == 0 ? 0 : grid.blocks,
+                 .threads = shape_of(p, config, launch.device).threads,
+                 .shared_bytes = shared_bytes_of_few(grid.blocks, launch.device)},
+                grid);
 }
 
 }  // namespace

@@ -35,6 +35,11 @@ int registers_of_rows(int wanted, int64_t rows, const RowShape& shape, const Sim
   return shape.chunks == 1 && rows > machine.units && 65536 / (wanted * shape.threads) < 2 ? kRegisterValues[0] : wanted;
 }
 
+int shared_bytes_of_few(int64_t blocks, const Device& device) {
+  const int64_t a_unit = (blocks + device.units - 1) / device.units;
+  return a_unit < 1 || a_unit > 2 ? 0 : device.shared_bytes / static_cast<int>(a_unit + 1) + 1024;
+}
+
 void define_access(std::vector<std::string>& defines, RowAccess access, int registers) {
   defines.push_back(simt_define("ROWS", access));
   defines.push_back(simt_define("REGISTERS", access == RowAccess::vectors ? registers : 64));

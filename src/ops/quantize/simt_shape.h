@@ -38,6 +38,11 @@ int registers_for(int wanted);
 /// `wanted`, or 32 where a thread has one chunk, there are more rows than units and a unit would hold only one block of so many threads.
 int registers_of_rows(int wanted, int64_t rows, const RowShape& shape, const SimtMachine& machine);
 
+/// Dynamic shared memory that a grid of at most two blocks a unit asks for without using it, so that the scheduler spreads its blocks
+/// evenly and those of the next kernel, which start early, go to units that are free: where both share a unit they share its issue
+/// slots. On an H200, rmsnorm of 64 x 4096 to f8e4m3 in groups: 2.64 us without, 1.83 with it, 1.89 between kernels that ask for none.
+int shared_bytes_of_few(int64_t blocks, const Device& device);
+
 /// Expected microseconds of a kernel that is bound by memory: a launch, and the bytes at nine tenths of the bandwidth.
 inline double memory_pass_us(const Device& device, double bytes) { return 2.5 + bytes / (0.9 * device.profile.read_bytes) * 1e6; }
 

@@ -117,7 +117,10 @@ std::vector<Source> sources(const RmsNorm::Problem& p, const Config& config, con
 void launch_row(const RmsNormArgs& args, const RmsNorm::Problem& p, const Config& config, Launch& launch) {
   const RmsNormGrid grid = rmsnorm_grid(args, p);
   launch_kernel(launch, grid.vectors != 0 ? 0 : 1,
-                {.blocks = p.tokens == 0 ? 0 : grid.blocks, .threads = shape_of(p, config, launch.device).threads}, grid);
+                {.blocks = p.tokens == 0 ? 0 : grid.blocks,
+                 .threads = shape_of(p, config, launch.device).threads,
+                 .shared_bytes = shared_bytes_of_few(grid.blocks, launch.device)},
+                grid);
 }
 
 }  // namespace
