@@ -41,7 +41,7 @@ if(test_sources)
   if(EITRI_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     file(GLOB emulated_kernels CONFIGURE_DEPENDS tests/simt/*_kernels_warp*.cpp)
     set_source_files_properties(${emulated_kernels} PROPERTIES COMPILE_OPTIONS
-      "-fno-sanitize=null,object-size,pointer-overflow,vptr;--param=asan-instrumentation-with-call-threshold=0")
+      "-fno-sanitize=null,object-size,vptr,pointer-overflow;--param=asan-instrumentation-with-call-threshold=0")
   endif()
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/tests/main.cpp)
     target_sources(eitri_tests PRIVATE tests/main.cpp)

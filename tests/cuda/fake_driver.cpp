@@ -32,7 +32,7 @@ std::atomic<int> launch_result = 0;
 thread_local std::vector<Handle> contexts;
 
 Handle context_of(int device) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(0x100 + device)); }
-int device_of_context(Handle context) { return static_cast<int>(reinterpret_cast<uintptr_t>(context) - 0x100); }
+int device_of_context(Handle context) { return static_cast<int>((reinterpret_cast<uintptr_t>(context) - 0x100) % 0x1000); }
 
 int allocate(Address* address, size_t bytes) {
   void* const p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -50,10 +50,11 @@ int release(Address address) {
   return 0;
 }
 
-int launch(const LaunchConfig* config, Handle, void**, void**) {
+int launch(const LaunchConfig* config, Handle code, void**, void**) {
   if (const int result = launch_result.load(std::memory_order_relaxed); result != 0) return result;
   if (!recording.load(std::memory_order_relaxed)) return 0;
-  FakeLaunch made{.stream = config->stream, .blocks = config->grid_x, .threads = config->block_x};
+  FakeLaunch made{
+      .stream = config->stream, .code = code, .blocks = config->grid_x, .threads = config->block_x, .shared_bytes = config->shared_bytes};
   for (uint32_t i = 0; i < config->attribute_count; ++i) {
     if (config->attributes[i].id == kClusterDimension) made.cluster = config->attributes[i].cluster.x;
     if (config->attributes[i].id == kProgrammaticSerialization) made.dependent = config->attributes[i].programmatic == 1;
@@ -120,7 +121,7 @@ Driver make_table() {
     return *library = state().handle(), 0;
   };
   d.library_get_kernel = [](Handle* kernel, Handle, const char*) { return *kernel = state().handle(), 0; };
-  d.kernel_get_function = [](Handle* function, Handle kernel) { return *function = kernel, 0; };
+  d.kernel_get_function = [](Handle* function, Handle kernel) { return *function = FakeDriver::function_of(kernel), 0; };
   d.kernel_get_attribute = [](int* value, int, Handle, int) { return *value = 0, 0; };
   d.kernel_set_attribute = [](int, int, Handle, int) { return 0; };
   d.func_load = [](Handle) { return 0; };

@@ -2,6 +2,7 @@
 // everything above the driver be tested and timed anywhere.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -11,8 +12,8 @@ namespace eitri::cuda {
 
 /// What a launch was asked for.
 struct FakeLaunch {
-  Handle stream = nullptr;
-  uint32_t blocks = 0, threads = 0, cluster = 1;
+  Handle stream = nullptr, code = nullptr;
+  uint32_t blocks = 0, threads = 0, cluster = 1, shared_bytes = 0;
   bool dependent = false;
 };
 
@@ -32,6 +33,10 @@ class FakeDriver {
   int64_t bytes_allocated() const;
   int64_t blocks_allocated() const;
   int contexts_of_thread() const;  // pushed and not popped
+  /// What a kernel is in a context.
+  static Handle function_of(Handle kernel) { return static_cast<std::byte*>(kernel) + 1; }
+  /// A context of the device that is not its primary one.
+  static Handle foreign_context(int device) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(0x1100 + device)); }
 };
 
 }  // namespace eitri::cuda

@@ -101,6 +101,29 @@ TEST_F(FakeCuda, contexts_are_put_back) {
   EXPECT_EQ(driver_.contexts_of_thread(), 0);
 }
 
+TEST_F(FakeCuda, in_the_primary_context_its_function_is_launched_elsewhere_the_kernel) {
+  constexpr int kNear = cuda::FakeDriver::kDevices - 3;  // functions are kept for the first devices only
+  const cuda::Function& function = cuda::load("binary", "in_the_primary_context", "entry", gpu(kNear));
+  const int argument = 0;
+  const auto launched = [&] {
+    const cuda::ContextScope context(gpu(kNear));
+    cuda::launch(function, {.blocks = 1, .threads = 32, .shared_bytes = 4096}, stream(9), &argument);
+    return driver_.take_launches().back();
+  };
+  EXPECT_EQ(launched().code, cuda::FakeDriver::function_of(function.kernel));
+  EXPECT_EQ(launched().shared_bytes, 4096u);
+  const cuda::Driver& d = *cuda::driver();
+  d.ctx_push(cuda::FakeDriver::foreign_context(gpu(kNear).id.index));
+  EXPECT_EQ(launched().code, function.kernel) << "the caller's own context of the device stays current";
+  EXPECT_EQ(launched().code, function.kernel);
+  cuda::Handle popped = nullptr;
+  d.ctx_pop(&popped);
+  d.ctx_push(cuda::FakeDriver::foreign_context(gpu(2).id.index));
+  EXPECT_EQ(launched().code, cuda::FakeDriver::function_of(function.kernel)) << "a context of another device gives way";
+  d.ctx_pop(&popped);
+  EXPECT_EQ(popped, cuda::FakeDriver::foreign_context(gpu(2).id.index));
+}
+
 TEST_F(FakeCuda, workspace_grows_nests_and_allocates_no_more) {
   const cuda::ContextScope context(gpu());
   const Stream s = stream(20);
