@@ -56,13 +56,13 @@ bool has_few_rows(const RmsNorm::Problem& p, const SimtMachine& machine) { retur
 
 }  // namespace
 
-// Both rules: the best of `eitri bench rmsnorm --all-configs` on an H200, 2026-11-30, at hidden 4096 and 7168. Few rows take one chunk a
-// thread, where that makes no more than 512 of them (a barrier of more is slow), many rows two, whose loads are then in flight.
+// Both rules: the best of `eitri bench rmsnorm --all-configs` on an H200, 2026-11-30, at hidden 4096 and 7168. Two chunks a thread, whose
+// loads are in flight together, make blocks of half the threads, whose barriers are quicker; short rows want their threads.
 RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
   const auto with = [&](int64_t chunks) { return row_shape_with(p.hidden, wide_of(p.x), chunks, machine); };
   const RowShape one = with(1);
   const bool narrow = one.chunks == 1 && one.threads <= 512, quantised = p.quant != Quant::none;
-  if (has_few_rows(p, machine)) return narrow || (quantised && p.tokens <= machine.units) ? one : with(2);
+  if (has_few_rows(p, machine)) return one.chunks == 1 && one.threads < 512 ? one : with(2);
   return with(p.residual == DType::none && !quantised && !narrow ? 4 : 2);
 }
 
