@@ -1,12 +1,17 @@
-"""What a call from Python costs: 4 torch CPU tensors with nothing to compute, by several ways, alternating in one process.
+"""What a call from Python costs: 4 torch CPU tensors with nothing to compute, and small calls on a GPU where there is one, by several
+ways, alternating in one process.
 
     make build wheel   # or any eitri that can be imported
-    PYTHONPATH=build/python build/venv-frameworks/bin/python bench/python_overhead.py [--json FILE]
+    PYTHONPATH=build/python build/venv-frameworks/bin/python bench/python_overhead.py [--part cpu|gpu] [--json FILE]
 
-Each number is the smallest of many short rounds, which go through all ways in turn, so that load and clock meet all alike. The
-problem is rmsnorm with a residual over 0 tokens: x, residual, residual_out, out; the route is cached, the reference returns at once.
-"ctypes" calls the same function of libeitri.so through its C ABI. "pybind" (if pybind11 and g++ are there) calls an empty function, with a
-struct a tensor that Python fills: how AITER binds its kernels.
+Each number is the smallest of many short rounds, which go through all ways in turn, so that load and clock meet all alike. A part ends after
+--rounds rounds or --seconds seconds, whichever comes first. What is going on is printed as it happens, and --json is rewritten every 2
+seconds ("-" prints it, one line each time), so that a run that is cut short leaves what it has.
+
+On the CPU the problem is rmsnorm with a residual over 0 tokens: x, residual, residual_out, out; the route is cached, the reference returns at
+once. "ctypes" calls the same function of libeitri.so through its C ABI. "pybind" (if pybind11 and g++ are there) calls an empty function,
+with a struct a tensor that Python fills: how AITER binds its kernels. On the GPU it is the host's time of a 64 x 64 x 64 call, launch
+included; the queue is emptied between rounds.
 """
 
 import argparse
@@ -22,11 +27,20 @@ import sysconfig
 import tempfile
 import time
 
-import numpy as np
-import torch
+BEGIN = time.monotonic()
 
-import eitri
-from eitri.lib import _native
+
+def say(*words):
+    print(f"[{time.monotonic() - BEGIN:6.1f} s]", *words, file=sys.stderr, flush=True)
+
+
+say("importing numpy and torch")
+import numpy as np  # noqa: E402  (said before, since torch may take 20 s)
+import torch  # noqa: E402
+
+say("importing eitri")
+import eitri  # noqa: E402
+from eitri.lib import _native  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 POD = r"""
@@ -135,7 +149,7 @@ def ways(folder):
 
 
 def gpu_ways():
-    """Host time of small calls with their launch; the queue is emptied between rounds."""
+    say("making the GPU's context")
     x, weight, out = (torch.randn(*s, device="cuda").bfloat16() for s in ((64, 64), (64, 64), (64, 64)))
     turned, op = weight.t(), torch.ops.eitri.gemm.default
     return {
@@ -150,21 +164,45 @@ def gpu_ways():
     }
 
 
-def nanoseconds(functions, rounds):
-    on_gpu = torch.cuda.is_available()
+def call_once(functions):
+    """Calls each way once, so that what is compiled, loaded and routed on a first call is not timed. Returns {way: why it cannot be called}."""
+    failed = {}
+    for name, function in functions.items():
+        start = time.monotonic()
+        try:
+            function()
+            if name.startswith("GPU"):
+                torch.cuda.synchronize()
+        except Exception as error:  # one way that is broken must not hide the others
+            failed[name] = f"{type(error).__name__}: {error}"
+            say(f"{name} FAILED: {failed[name]}")
+        if time.monotonic() - start > 0.5:
+            say(f"{name}: first call took {time.monotonic() - start:.1f} s")
+    return failed
+
+
+def nanoseconds(functions, rounds, seconds, on_gpu, report):
+    """Smallest time a call of each way in ns; report(numbers, rounds done) is called about every 2 seconds and at the end."""
     best = {name: float("inf") for name in functions}
+    begin = reported = time.monotonic()
     gc.disable()
-    for _ in range(rounds):
+    for done in range(1, rounds + 1):
         for name, function in functions.items():
             repeats = max(1, 100 // getattr(function, "calls", 1))
             start = time.perf_counter_ns()
             for _ in range(repeats):
                 function()
             best[name] = min(best[name], (time.perf_counter_ns() - start) / repeats / getattr(function, "calls", 1))
-            if on_gpu and name.startswith("GPU"):
+            if on_gpu:
                 torch.cuda.synchronize()
+        now = time.monotonic()
+        if now - begin > seconds or done == rounds:
+            break
+        if now - reported > 2:
+            reported = now
+            report({name: round(value) for name, value in best.items()}, done)
     gc.enable()
-    return {name: round(value) for name, value in best.items()}
+    report({name: round(value) for name, value in best.items()}, done)
 
 
 def import_milliseconds():
@@ -181,25 +219,56 @@ def processor():
     return platform.machine()
 
 
+def write(report, target):
+    if target == "-":
+        print(json.dumps(report), flush=True)
+    elif target:
+        pathlib.Path(target).write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3000)
-    parser.add_argument("--json")
+    parser.add_argument("--part", choices=("cpu", "gpu", "all"), default="all", help="all: the GPU's too, where there is one")
+    parser.add_argument("--rounds", type=int, default=4000, help="rounds of 100 calls, at most")
+    parser.add_argument("--seconds", type=float, default=8, help="time for each part's rounds, at most")
+    parser.add_argument("--json", metavar="FILE", help='"-": standard output')
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        functions = ways(folder)
-        if torch.cuda.is_available():
-            functions.update(gpu_ways())
-        result = nanoseconds(functions, options.rounds)
     report = {"date": datetime.date.today().isoformat(), "processor": processor(), "python": platform.python_version(),
               "torch": torch.__version__, "numpy": np.__version__, "eitri": eitri.__version__,
-              "command": f"bench/python_overhead.py --rounds {options.rounds}", "unit": "ns a call, smallest of the rounds",
-              "import_ms": round(import_milliseconds(), 1), "ns": result}
-    for name, value in sorted(result.items(), key=lambda item: item[1]):
-        print(f"{value:7d}  {name}")
-    print(f"import eitri: {report['import_ms']} ms")
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+              "command": f"bench/python_overhead.py --part {options.part} --rounds {options.rounds} --seconds {options.seconds:g}",
+              "unit": "ns a call, smallest of the rounds", "rounds": {}, "failed": {}, "ns": {}}
+
+    def measure(part, functions):
+        failed = call_once(functions)
+        report["failed"].update(failed)
+
+        def keep(numbers, rounds):
+            say(f"{part}: {rounds} rounds")
+            report["ns"].update(numbers)
+            report["rounds"][part] = rounds
+            write(report, options.json)
+
+        working = {name: function for name, function in functions.items() if name not in failed}
+        nanoseconds(working, options.rounds, options.seconds, part == "gpu", keep)
+
+    gpu = torch.cuda.is_available()
+    if options.part == "gpu" and not gpu:
+        parser.error("--part gpu: torch finds no GPU")
+    if gpu and options.part != "cpu":
+        report["gpu"] = torch.cuda.get_device_name(0)
+        measure("gpu", gpu_ways())
+    if options.part != "gpu":
+        with tempfile.TemporaryDirectory() as folder:
+            measure("cpu", ways(folder))
+        say("importing eitri ten times")
+        report["import_ms"] = round(import_milliseconds(), 1)
+        write(report, options.json)
+    for name, value in sorted(report["ns"].items(), key=lambda item: item[1]):
+        print(f"{value:7d}  {name}", file=sys.stderr)
+    if "import_ms" in report:
+        print(f"import eitri: {report['import_ms']} ms", file=sys.stderr)
+    if report["failed"]:
+        sys.exit("failed: " + ", ".join(report["failed"]))
 
 
 if __name__ == "__main__":
