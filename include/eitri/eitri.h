@@ -104,7 +104,9 @@ typedef struct {
   size_t size;
   const eitri_tensor *x, *q, *scale, *sorted_ids, *num_valid;
   int64_t tokens;
-} eitri_quantize_args; /* per row (per token) */
+  int32_t quant;          /* EITRI_QUANT_*; NONE: per token */
+  int32_t scale_rounding; /* of f8e8m0 scales: 0 up, 1 down, 2 even */
+} eitri_quantize_args;
 
 typedef struct {
   size_t size;

@@ -59,16 +59,23 @@ struct GroupedGemmArgs {
   Quant b_quant = Quant::none;
 };
 
-/// q = round(x / scale), scale = amax / max of q's dtype, per row (Quant::per_token). See base/numeric.h for the rules.
-/// With sorted_ids, rows at padding positions are neither read nor written.
+/// How an f8e8m0 scale becomes a power of two: the next one up (nothing saturates), down (the OCP MX rule), or after the largest magnitude is
+/// rounded to the code's width (even).
+enum class ScaleRounding : uint8_t;
+inline constexpr ScaleRounding kScaleDown{0}, kScaleUp{1}, kScaleEven{2};
+/// q = code(x / scale), rounded to nearest even, saturating; scale = the largest finite magnitude / the largest code. `quant` says what
+/// shares a scale: per_tensor, per_token (a row), per_1x128, per_1x32 (the last block of a row may be partial). q i8, f8e4m3 or
+/// f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4). See base/numeric.h for the rules.
+/// With sorted_ids, rows at padding positions are neither read nor written. GPUs: per_token.
 struct QuantizeArgs {
-  View x = {};      // f32, bf16, f16 [rows, cols]
-  View q = {};      // i8 [rows, cols]
-  View scale = {};  // f32 [rows]
+  View x = {};      // f32, bf16, f16 [rows, cols]; with f4e2m1 an even number of columns
+  View q = {};      // [rows, cols]
+  View scale = {};  // f32 [1], [rows], or of any strides [rows, ceil(cols / N)]; f8e8m0 with per_1x32 of f8e4m3 and f4e2m1
   Quant quant = Quant::per_token;
   View sorted_ids = {};  // i32 [rows], optional
   View num_valid = {};   // i32 [2], with sorted_ids
   int64_t tokens = 0;
+  ScaleRounding scale_rounding = kScaleUp;  // of f8e8m0 scales
 };
 
 /// out = act(x); with a gate layout x has 2*inter columns. An i8 out is quantised per row into `scale`.
@@ -149,9 +156,11 @@ struct MoeCombineArgs {
 enum class WeightStage : uint8_t { first, second };
 /// A mixture-of-experts feed-forward block:
 /// out[t] = sum_slot(w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e])) (+ shared expert), e = topk_ids[t, slot].
-/// dtypes: x bf16 or f16 (or i8 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
+/// dtypes: x bf16 or f16 (or i8 or f8e4m3 with x_scale); w1, w2 of x's dtype, or i8 with scales (activations are then quantised
 /// per token, twice; i4 weights likewise with an a_quant of per_token), or with w_quant and no a_quant weight-only: f8e4m3, i8, i4 or
-/// f4e2m1, scaled as a b of GemmArgs is, with a dimension of experts before; out bf16, f16 or f32. Ids outside [0, experts) and masked
+/// f4e2m1, scaled as a b of GemmArgs is, with a dimension of experts before; out bf16, f16 or f32.
+/// f8e4m3 activations (as they are, or quantised twice): a_quant per_token with f8e4m3 weights per_tensor or per_token; per_1x128 with
+/// per_128x128; per_1x32 (f8e8m0 scales, rounded up) with f8e4m3 or f4e2m1 weights per_1x32. Ids outside [0, experts) and masked
 /// experts add nothing; repeated ids add.
 struct FusedMoeArgs {
   View x = {};                 // [tokens, hidden]
@@ -162,7 +171,7 @@ struct FusedMoeArgs {
   View out = {};               // [tokens, hidden]
   View w1_scale = {};          // f32 [local_experts, 2*inter or inter]
   View w2_scale = {};          // f32 [local_experts, hidden]
-  View x_scale = {};           // f32 [tokens], with an i8 x
+  View x_scale = {};           // with an i8 or f8e4m3 x: f32 [tokens]; by blocks [tokens, ceil(hidden / N)]
   View bias1 = {};             // f32 [local_experts, 2*inter or inter]
   View bias2 = {};             // f32 [local_experts, hidden]
   View expert_mask = {};       // i32 [experts]
@@ -178,7 +187,7 @@ struct FusedMoeArgs {
   View w2_global_scale = {};         // f32 [local_experts]
   View shared_w1_global_scale = {};  // f32 [1]
   View shared_w2_global_scale = {};  // f32 [1]
-  Quant a_quant = Quant::none;       // per_token: activations quantised to i8; none: that too with i8 weights and no w_quant
+  Quant a_quant = Quant::none;       // of activations, to the type that meets w; none: per_token with i8 weights and no w_quant
   Quant w_quant = Quant::none;       // what shares a scale of the weights
 };
 

@@ -13,6 +13,7 @@ NAMES = {
     "f8e4m3fnuz": ("float8_e4m3fnuz", "float8_e4m3fnuz", 1),
     "f8e5m2": ("float8_e5m2", "float8_e5m2", 1),
     "f8e8m0": ("float8_e8m0fnu", "float8_e8m0fnu", 1),
+    "f4e2m1": ("float4_e2m1fn_x2", "float4_e2m1fn_x2", 1),  # two in a byte
     "i8": ("int8", "int8", 1),
     "u8": ("uint8", "uint8", 1),
     "i32": ("int32", "int32", 4),
@@ -65,7 +66,12 @@ def is_torch(array):
 
 
 def empty(like, shape, dtype):
-    """An uninitialised array of `like`'s kind and device. dtype: eitri's name, or None for like's."""
+    """An uninitialised array of `like`'s kind and device. dtype: eitri's name, or None for like's. shape counts elements, of which an
+    "f4e2m1" array has two in a byte: its last extent is half of that."""
+    if dtype == "f4e2m1":
+        if shape[-1] % 2:
+            raise InvalidArgument(f"out is not given; expected one, or an even number of columns, for f4e2m1 {list(shape)}")
+        shape = (*shape[:-1], shape[-1] // 2)
     if is_torch(like):
         return like.new_empty(tuple(shape), dtype=None if dtype is None else torch_dtype(dtype), requires_grad=False)
     module = type(like).__module__.partition(".")[0]
@@ -91,7 +97,7 @@ def empty(like, shape, dtype):
     if dtype not in NAMES:
         raise InvalidArgument(f"dtype is {dtype}; NumPy has no array of it")
     ml_dtypes = sys.modules.get("ml_dtypes")
-    if ml_dtypes is not None and not isinstance(like, Typed):
+    if ml_dtypes is not None and hasattr(ml_dtypes, NAMES[dtype][0]) and not isinstance(like, Typed):
         return numpy.empty(shape, getattr(ml_dtypes, NAMES[dtype][0]))
     return Typed(numpy.empty(shape, f"uint{8 * NAMES[dtype][2]}"), dtype)
 

@@ -4,7 +4,7 @@ Results are of the kind and on the device of the inputs. Every function takes it
 nothing is allocated. On a GPU the work is put into the framework's current stream and the call returns at once. The GIL is released
 while a CPU works. There are no gradients: tensors that require grad are refused unless grad mode is off.
 
-Dtypes are torch's, NumPy's, or eitri's names: f32 f16 bf16 f8e4m3 f8e4m3fnuz i8 u8 i32 i64. Shapes below are row-major extents;
+Dtypes are torch's, NumPy's, or eitri's names: f32 f16 bf16 f8e4m3 f8e4m3fnuz f8e8m0 f4e2m1 i4 i8 u8 i32 i64. Shapes below are row-major extents;
 [..] means optional leading extents. Everything raises `eitri.Error`: InvalidArgument for what an operator does not define, Unsupported when no
 kernel takes it, and CompileFailed, DeviceError, OutOfMemory.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import typing
 
 from eitri._arrays import aligned_bytes
+from eitri.errors import InvalidArgument
 from eitri.lib import _native
 
 _empty = _native.empty
@@ -40,7 +41,7 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, a_scale: Array | None
     """
     if out is None:
         columns = _columns("gemm", b, gate)
-        out = _empty(a, (*a.shape[:-1], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+        out = _empty(a, (*_shape("gemm", "a", a, (2, 3))[:-1], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
     _gemm(a, b, out, bias, a_scale, b_scale, activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
@@ -62,24 +63,32 @@ def grouped_gemm(a: Array, b: Array, sorted_ids: Array, sorted_expert_ids: Array
     """
     if out is None:
         columns = _columns("grouped_gemm", b, gate)
-        out = _empty(a, (sorted_ids.shape[0], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+        out = _empty(a, (*_shape("grouped_gemm", "sorted_ids", sorted_ids, (1,)), columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
     _grouped_gemm(a, b, out, sorted_ids, sorted_expert_ids, num_valid, tokens, block, gather, bias, a_scale, b_scale, row_weight,
                   activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
 
-def quantize(x: Array, *, quant: str = "per_token", sorted_ids: Array | None = None, num_valid: Array | None = None, tokens: int = 0,
-             out: Array | None = None, scale: Array | None = None) -> tuple[Array, Array]:
-    """q = round(x / scale), ties to even, with scale = max|x| / 127 of the row.
+def quantize(x: Array, *, quant: str = "per_token", scale_rounding: str = "up", sorted_ids: Array | None = None,
+             num_valid: Array | None = None, tokens: int = 0, out_dtype: DType = "i8", out: Array | None = None,
+             scale: Array | None = None) -> tuple[Array, Array]:
+    """q = x / scale as a code, rounded to nearest even, saturating, with scale = max|x| / the largest code; a zero block has scale 0.
 
-    x: f32, bf16 or f16 [rows, cols]. With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding
-    positions are neither read nor written. Returns (q i8 [rows, cols], scale f32 [rows]); `out` and `scale` are their places.
+    x: f32, bf16 or f16 [rows, cols]. quant: what shares a scale: "per_tensor", "per_token" (a row), "per_1x128" or "per_1x32" columns of one.
+    out_dtype: i8, f8e4m3 or f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4, an even number of columns).
+    scale_rounding: of f8e8m0 scales to a power of two: "up", "down" or "even". On GPUs: per_token.
+    With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding positions are neither read nor written.
+    Returns (q [rows, cols], scale f32 [1], [rows] or [rows, ceil(cols / N)]; f8e8m0 with per_1x32 of f8e4m3 and f4e2m1); `out` and `scale` are
+    their places. torch has f4e2m1 as float4_e2m1fn_x2 [rows, cols / 2].
     """
+    rows, cols = _shape("quantize", "x", x, (2,))
     if out is None:
-        out = _empty(x, (x.shape[0], x.shape[1]), "i8")
+        out = _empty(x, (rows, cols), out_dtype)
     if scale is None:
-        scale = _empty(x, (x.shape[0],), "f32")
-    _quantize(x, out, scale, quant, sorted_ids, num_valid, tokens)
+        block = {"per_1x128": 128, "per_1x32": 32}.get(quant)
+        shape = (rows, -(-cols // block)) if block else (1,) if quant == "per_tensor" else (rows,)
+        scale = _empty(x, shape, "f32" if block != 32 or _is_i8(_dtype_of(out)) else "f8e8m0")
+    _quantize(x, out, scale, quant, sorted_ids, num_valid, tokens, scale_rounding)
     return out, scale
 
 
@@ -97,9 +106,10 @@ def activation(x: Array, kind: str = "silu", *, limit: float = 0.0, alpha: float
     out_dtype: x's dtype, f32, bf16, f16, or i8: quantised per row. Returns out [rows, inter]; with i8 (out, scale f32 [rows]).
     """
     if out is None:
-        out = _empty(x, (x.shape[0], x.shape[1] if gate == "none" else x.shape[1] // 2), out_dtype)
+        rows, columns = _shape("activation", "x", x, (2,))
+        out = _empty(x, (rows, columns if gate == "none" else columns // 2), out_dtype)
         if scale is None and out_dtype is not None and _is_i8(out_dtype):
-            scale = _empty(x, (x.shape[0],), "f32")
+            scale = _empty(x, (rows,), "f32")
     _activation(x, out, scale, kind, limit, alpha, beta, linear_beta, gate, sorted_ids, num_valid, tokens)
     return out if scale is None else (out, scale)
 
@@ -115,12 +125,14 @@ def rmsnorm(x: Array, weight: Array | None = None, *, residual: Array | None = N
     An output may be the very tensor of an input of its dtype (in place).
     Returns out; with a residual or a quant a tuple: out, residual_out, scale, those that there are.
     """
-    if out is None:
-        out = _empty(x, (x.shape[0], x.shape[1]), out_dtype)
-    if residual is not None and residual_out is None:
-        residual_out = _empty(residual, (x.shape[0], x.shape[1]), None)
-    if quant != "none" and scale is None:
-        scale = _empty(x, (x.shape[0],) if quant == "per_token" else (x.shape[0], (x.shape[1] + 127) // 128), "f32")
+    if out is None or (residual is not None and residual_out is None) or (quant != "none" and scale is None):
+        rows, columns = _shape("rmsnorm", "x", x, (2,))
+        if out is None:
+            out = _empty(x, (rows, columns), out_dtype)
+        if residual is not None and residual_out is None:
+            residual_out = _empty(residual, (rows, columns), None)
+        if quant != "none" and scale is None:
+            scale = _empty(x, (rows,) if quant == "per_token" else (rows, (columns + 127) // 128), "f32")
     _rmsnorm(x, out, weight, residual, residual_out, scale, eps, norm_weight, quant)
     if residual_out is None:
         return out if scale is None else (out, scale)
@@ -137,7 +149,9 @@ def topk_gating(logits: Array, top_k: int, *, correction_bias: Array | None = No
     Returns (weights f32 [tokens, top_k], ids i32 [tokens, top_k]); `out` is such a pair.
     """
     if out is None:
-        out = _empty(logits, (logits.shape[0], top_k), "f32"), _empty(logits, (logits.shape[0], top_k), "i32")
+        _count("topk_gating", "top_k", top_k)
+        tokens, _ = _shape("topk_gating", "logits", logits, (2,))
+        out = _empty(logits, (tokens, top_k), "f32"), _empty(logits, (tokens, top_k), "i32")
     weights, ids = out
     _topk_gating(logits, weights, ids, correction_bias, score, "yes" if renormalize else "no", scale, groups, topk_groups)
     return weights, ids
@@ -162,7 +176,9 @@ def moe_sort(topk_ids: Array, topk_weights: Array, experts: int, *, block: int =
     positions = tokens * top_k + experts * block - top_k, blocks = ceil(positions / block). Returns `Sorted`; `out` is such a tuple.
     """
     if out is None:
-        tokens, top_k = topk_ids.shape
+        tokens, top_k = _shape("moe_sort", "topk_ids", topk_ids, (2,))
+        _count("moe_sort", "experts", experts)
+        _count("moe_sort", "block", block, 1)
         positions = tokens * top_k + experts * block - top_k
         out = Sorted(_empty(topk_ids, (positions,), "i32"), _empty(topk_ids, (positions,), "f32"),
                      _empty(topk_ids, ((positions + block - 1) // block,), "i32"), _empty(topk_ids, (2,), "i32"),
@@ -181,7 +197,7 @@ def moe_combine(y: Array, reverse: Array, weights: Array | None = None, *, share
     shared: y's dtype [tokens, hidden]. Rows from num_local_tokens (i32 [1]) on become 0. Returns out [tokens, hidden].
     """
     if out is None:
-        out = _empty(y, (reverse.shape[0], y.shape[1]), out_dtype)
+        out = _empty(y, (_shape("moe_combine", "reverse", reverse, (2,))[0], _shape("moe_combine", "y", y, (2,))[1]), out_dtype)
     _moe_combine(y, reverse, out, weights, shared, num_local_tokens)
     return out
 
@@ -197,7 +213,7 @@ def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Arr
               out: Array | None = None) -> Array:
     """A mixture-of-experts feed-forward block: out[t] = sum over slots of w * (act(x[t] w1[e]^T + bias1[e]) w2[e]^T + bias2[e]).
 
-    x: bf16 or f16 [tokens, hidden], or i8 with x_scale f32 [tokens].
+    x: bf16 or f16 [tokens, hidden], or i8 or f8e4m3 with x_scale f32 [tokens]; f8e4m3 also by blocks [tokens, ceil(hidden / N)].
     w1: [local_experts, 2 * inter or inter, hidden], w2: [local_experts, hidden, inter]: of x's dtype, or i8 with w1_scale
     f32 [local_experts, rows of w1] and w2_scale f32 [local_experts, hidden] (activations are then quantised per token); or packed.
     topk_weights: f32 [tokens, top_k]. topk_ids: i32 [tokens, top_k], global ids; others than [0, experts) add nothing.
@@ -206,11 +222,12 @@ def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Arr
     shared_w1, shared_w2 (and scales): an expert of weight 1 for every token. activation to gate: as in `activation`; gate="none" has no
     up rows. weight_stage: "second", or "first" (the weight multiplies the sums of stage 1, Llama 4).
     w_quant, a_quant (CPUs): weights of fewer bits and what shares a scale, as in `gemm`; a_quant: how activations are quantised for both
-    stages, "none" for weight-only. w1_global_scale, w2_global_scale: f32 [local_experts], with per_1x16.
+    stages, "none" for weight-only: with i8 and i4 weights per_token, to i8; with f8e4m3 weights to f8e4m3, per_token (weights per_tensor or
+    per_token), per_1x128 (per_128x128) or per_1x32 (per_1x32, also f4e2m1 weights). w1_global_scale, w2_global_scale: f32 [local_experts], with per_1x16.
     out_dtype: bf16, f16 or f32; default: x's dtype, bf16 for i8. Returns out [tokens, hidden].
     """
     if out is None:
-        out = _empty(x, (x.shape[0], x.shape[1]), "bf16" if out_dtype is None and x_scale is not None else out_dtype)
+        out = _empty(x, _shape("fused_moe", "x", x, (2,)), "bf16" if out_dtype is None and x_scale is not None else out_dtype)
     _fused_moe(x, w1, w2, topk_weights, topk_ids, out, w1_scale, w2_scale, x_scale, bias1, bias2, expert_mask, num_local_tokens,
                shared_w1, shared_w2, shared_w1_scale, shared_w2_scale, activation, limit, alpha, beta, linear_beta, gate, weight_stage,
                w1_global_scale, w2_global_scale, shared_w1_global_scale, shared_w2_global_scale, a_quant, w_quant)
@@ -231,8 +248,30 @@ def pack_weights(weights: Array, *, gate: str = "none", format: str = "panel32",
     return out
 
 
+def _shape(op, name, array, ranks):
+    """The extents of an argument that decides the shape of a result."""
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        raise InvalidArgument(f"{op}: {name} is a {type(array).__qualname__}; expected a tensor")
+    if len(shape) not in ranks:
+        raise InvalidArgument(f"{op}: {name} has shape {list(shape)}; expected {' or '.join(map(str, ranks))} dimensions")
+    return shape
+
+
+def _count(op, name, value, least=0):
+    """A number that decides the shape of a result; torch's symbolic ones pass as well."""
+    if not isinstance(value, int) and not hasattr(value, "__index__"):
+        raise InvalidArgument(f"{op}: {name} is {value!r}; expected a number")
+    if value < least:
+        raise InvalidArgument(f"{op}: {name} is {value}; expected at least {least}")
+
+
+def _dtype_of(array):
+    return getattr(array, "dtype", None)
+
+
 def _columns(op, weight, gate):
-    shape = weight.shape
+    shape = _shape(op, "b", weight, (1, 2, 3))
     rows = _native.weight_shape(weight, op, "b")[-2] if len(shape) == 1 else shape[-2]
     return rows if gate == "none" else rows // 2
 

@@ -62,6 +62,7 @@ template <> struct Parameters<Quantize> {
     f.optional("sorted_ids", a.sorted_ids);
     f.optional("num_valid", a.num_valid);
     f.number("tokens", a.tokens);
+    f.choice("scale_rounding", a.scale_rounding);
   }
 };
 

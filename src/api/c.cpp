@@ -164,13 +164,18 @@ int eitri_quantize(const eitri_quantize_args* args, eitri_stream stream) {
   return guard([&] {
     const auto c = take(args, "quantize");
     const Convert view{"quantize"};
+    const Quant quant = view.quant(c.quant, "quant");
+    require(c.scale_rounding >= 0 && c.scale_rounding <= 2, "quantize: scale_rounding is number ", c.scale_rounding,
+            "; expected 0 (up), 1 (down) or 2 (even)");
+    constexpr ScaleRounding kRoundings[] = {kScaleUp, kScaleDown, kScaleEven};
     quantize({.x = view(c.x, "x"),
               .q = view(c.q, "q"),
               .scale = view(c.scale, "scale"),
-              .quant = Quant::per_token,
+              .quant = quant == Quant::none ? Quant::per_token : quant,
               .sorted_ids = view(c.sorted_ids, "sorted_ids"),
               .num_valid = view(c.num_valid, "num_valid"),
-              .tokens = c.tokens},
+              .tokens = c.tokens,
+              .scale_rounding = kRoundings[c.scale_rounding]},
              stream);
   });
 }

@@ -138,6 +138,54 @@ def test_activation_and_quantize():
     np.testing.assert_allclose(q * scale[:, None], x, atol=np.abs(x).max() / 127 * 0.51)
 
 
+E4M3 = np.array([(-1.0 if c & 128 else 1.0) * ((c & 7) * 2.0**-9 if (c >> 3 & 15) == 0 else (1 + (c & 7) / 8) * 2.0 ** ((c >> 3 & 15) - 7))
+                 for c in range(256)])
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nearest(x, values):
+    """The nearest of the values; ties to the even code, whose place in the list has that parity."""
+    distance = np.abs(x[..., None] - values)
+    best = distance.min(-1, keepdims=True)
+    return values[np.where(distance == best, np.arange(len(values)) % 2, 2).argmin(-1)]
+
+
+@pytest.mark.parametrize("quant, shape, block", [("per_tensor", (1,), None), ("per_token", (5,), None), ("per_1x128", (5, 2), 128)])
+def test_quantize_to_f8(quant, shape, block):
+    x = random(5, 160)
+    q, scale = eitri.quantize(x, quant=quant, out_dtype="f8e4m3")
+    assert scale.shape == shape and scale.dtype == np.float32
+    groups = np.repeat(np.abs(x).reshape(5, -1), 1, axis=0)
+    if block is None:
+        amax = np.full((5, 160), groups.max()) if quant == "per_tensor" else np.broadcast_to(groups.max(1)[:, None], (5, 160))
+    else:
+        amax = np.concatenate([np.broadcast_to(g.max(1)[:, None], g.shape) for g in (groups[:, :128], groups[:, 128:])], 1)
+    s = (amax / np.float32(448)).astype(np.float32)
+    np.testing.assert_array_equal(np.unique(scale), np.unique(s))
+    product = (x * (np.float32(1) / s)).astype(np.float64)
+    finite = np.sort(E4M3[np.r_[0:127]])
+    np.testing.assert_array_equal(E4M3[q.array], np.sign(product) * nearest(np.abs(product), finite))
+
+
+@pytest.mark.parametrize("dtype, rounding", [("f8e4m3", "up"), ("f4e2m1", "up"), ("f4e2m1", "down"), ("f4e2m1", "even")])
+def test_quantize_to_mx(dtype, rounding):
+    x = (random(3, 96) * 2.0 ** np.arange(-4, 5).repeat(32).reshape(3, 96)).astype(np.float32)
+    q, scale = eitri.quantize(x, quant="per_1x32", out_dtype=dtype, scale_rounding=rounding)
+    assert scale.shape == (3, 3) and q.shape == ((3, 96) if dtype == "f8e4m3" else (3, 48))
+    amax, most = np.abs(x).reshape(9, 32).max(1).astype(np.float64), 448.0 if dtype == "f8e4m3" else 6.0
+    if rounding == "up":
+        exponent = np.ceil(np.log2(amax / most))
+    else:
+        rounded = amax if rounding == "down" else np.round(amax / 2.0 ** (np.floor(np.log2(amax)) - 1)) * 2.0 ** (np.floor(np.log2(amax)) - 1)
+        exponent = np.floor(np.log2(rounded)) - (8 if dtype == "f8e4m3" else 2)
+    np.testing.assert_array_equal(scale.array.reshape(-1), exponent + 127)
+    product = x.astype(np.float64).reshape(9, 32) / 2.0 ** exponent[:, None]
+    values = np.sort(E4M3[np.r_[0:127]]) if dtype == "f8e4m3" else E2M1[:8]
+    exact = np.sign(product) * nearest(np.minimum(np.abs(product), most), values)
+    codes = q.array if dtype == "f8e4m3" else np.stack([q.array & 15, q.array >> 4], -1).reshape(3, 96)
+    np.testing.assert_array_equal((E4M3 if dtype == "f8e4m3" else E2M1)[codes].reshape(9, 32), exact)
+
+
 def moe_inputs(tokens=9, hidden=32, inter=24, experts=6, top_k=2):
     x = random(tokens, hidden, dtype=np.float16)
     w1 = (random(experts, 2 * inter, hidden, seed=2) / hidden**0.5).astype(np.float16)

@@ -37,14 +37,16 @@ inline std::vector<EmulatedLaunch> as_list(EmulatedLaunch launch) { return {std:
 inline std::vector<EmulatedLaunch> as_list(std::vector<EmulatedLaunch> launches) { return launches; }
 
 /// prepare(args, problem, warp_size, most_blocks) -> EmulatedLaunch, or a list of them in order. Every case dense and with odd strides, with warps of 32 and of
-/// 64; the schedule changes from run to run. `most_tokens`: for kernels that take a block a token.
+/// 64; the schedule changes from run to run. `most_tokens`: for kernels that take a block a token. `row`: only the cases that it takes.
 template <Operator Op, class Prepare>
-void check_emulated(Prepare&& prepare, EmptyProblems empty = EmptyProblems::skip, int64_t most_tokens = INT64_MAX) {
+void check_emulated(Prepare&& prepare, EmptyProblems empty = EmptyProblems::skip, int64_t most_tokens = INT64_MAX,
+                    const Kernel<Op>* row = nullptr) {
   std::set<std::string> keys;
   int64_t runs = 0;
   for (const auto& [problem, note] : Op::cases().test) {
     if constexpr (requires { problem.tokens; })
       if (problem.tokens > most_tokens) continue;
+    if (row != nullptr && !row->supports(problem, cpu_device())) continue;
     const std::string key = key_of(problem);
     if ((empty == EmptyProblems::skip && Op::empty(problem)) || !keys.insert(key).second) continue;
     for (const bool strided : {false, true}) {

@@ -12,6 +12,7 @@ constexpr auto quantize_forms() {
   for (const DType x : {DType::f32, DType::bf16, DType::f16}) {
     for (const int chunks : {1, 4}) list.add({x, DType::i8, kOneChunkThreads, chunks});
     list.add({x, DType::i8, kLongRowThreads, 0});
+    for (const DType q : {DType::f8e4m3, DType::f8e4m3fnuz}) list.add({x, q, kOneChunkThreads, 1});
   }
   return list;
 }

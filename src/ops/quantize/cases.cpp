@@ -27,7 +27,32 @@ Cases<Quantize::Problem> Quantize::cases() {
   add("704 of 768 columns", 17, 704, DType::bf16);
   add("more rows than threads", 1031, 257, DType::bf16);
   add("wide row", 2, 14336, DType::bf16);
+  struct Codes {
+    DType q;
+    Quant quant;
+  };
+  using enum Quant;
+  constexpr Codes kCodes[] = {{DType::i8, per_tensor},        {DType::i8, per_1x128},          {DType::i8, per_1x32},
+                              {DType::f8e4m3, per_tensor},    {DType::f8e4m3, per_token},      {DType::f8e4m3, per_1x128},
+                              {DType::f8e4m3, per_1x32},      {DType::f8e4m3fnuz, per_tensor}, {DType::f8e4m3fnuz, per_token},
+                              {DType::f8e4m3fnuz, per_1x128}, {DType::f4e2m1, per_1x32}};
+  for (const Codes& codes : kCodes) {
+    const auto coded = [&](const char* note, int64_t rows, int64_t cols, DType x, bool sorted = false) {
+      if (codes.q == DType::f4e2m1) cols += cols % 2;
+      out.test.push_back({{.rows = rows, .cols = cols, .x = x, .q = codes.q, .quant = codes.quant, .sorted = sorted}, note});
+    };
+    coded("B15 no tokens", 0, 128, DType::bf16);
+    coded("no columns", 3, 0, DType::bf16);
+    for (DType x : {DType::f32, DType::bf16, DType::f16}) {
+      coded("one element", 1, 1, x);
+      for (int64_t cols : {31, 32, 33, 127, 128, 129, 385}) coded("around a block", 6, cols, x);
+      coded("sorted rows", 96, 131, x, true);
+    }
+    coded("more rows than threads", 1031, 257, DType::bf16);
+  }
   for (int64_t rows : {1, 64, 4096}) {
+    out.bench.push_back(
+        {{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f8e4m3, .quant = per_token}, "DeepSeek-V3 hidden, fp8"});
     out.bench.push_back({{.rows = rows, .cols = 2048, .x = DType::bf16}, "Qwen3-30B-A3B hidden"});
     out.bench.push_back({{.rows = rows, .cols = 7168, .x = DType::bf16}, "DeepSeek-V3 hidden"});
   }
@@ -75,7 +100,10 @@ Quantize::Args Quantize::make(const Problem& p, Maker& maker) {
   args.x = maker.input("x", p.x, {p.rows, p.cols}, Fill::normal);
   put_special_rows(args.x);
   args.q = maker.output("q", p.q, {p.rows, p.cols});
-  args.scale = maker.output("scale", DType::f32, {p.rows});
+  const DType scale = quantize_scale_dtype(p.q, p.quant);
+  const int64_t block = quantize_block(p.quant, p.cols);
+  if (has_block_scales(p.quant)) args.scale = maker.output("scale", scale, {p.rows, (p.cols + block - 1) / block});
+  else args.scale = maker.output("scale", scale, {p.quant == Quant::per_tensor ? 1 : p.rows});
   args.quant = p.quant;
   if (p.sorted) make_sorted(p.rows, maker, args.sorted_ids, args.num_valid, args.tokens);
   return args;

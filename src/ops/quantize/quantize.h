@@ -1,5 +1,5 @@
-// quantize: rows of f32, bf16 or f16 to i8 codes with one fp32 scale a row. Rules: base/numeric.h. The op is exact: every
-// row of the table gives the same bits.
+// quantize: rows of f32, bf16 or f16 to codes of 8 or 4 bits, with a scale for the tensor, a row or a block of a row. Rules:
+// base/numeric.h. The op is exact: every row of the table gives the same bits.
 #pragma once
 
 #include <span>
@@ -46,11 +46,20 @@ struct Quantize {
   static Cases<Problem> cases();
   static Args make(const Problem& problem, Maker& maker);
   /// The call for rows [begin, end) alone, on the same memory: a row's bits do not depend on the others. With sorted_ids, for one
-  /// row: none when it is padding, else without the lists.
-  static int64_t row_count(const Args& args) { return args.x.shape[0]; }
+  /// row: none when it is padding, else without the lists. With a scale for the tensor, the tensor is one indivisible row.
+  static int64_t row_count(const Args& args) { return args.quant == Quant::per_tensor ? 1 : args.x.shape[0]; }
   static Args rows_of(const Args& args, int64_t begin, int64_t end);
   static std::span<const Kernel<Quantize>> kernels();
 };
+
+/// The dtype of the scales of such codes; none: the two do not go together.
+DType quantize_scale_dtype(DType q, Quant quant);
+/// Columns that share a scale: 32, 128, or all of them.
+constexpr int64_t quantize_block(Quant quant, int64_t cols) {
+  return quant == Quant::per_1x32 ? 32 : quant == Quant::per_1x128 ? 128 : cols;
+}
+/// Is a row's scale one number of its own?
+constexpr bool has_block_scales(Quant quant) { return quant == Quant::per_1x32 || quant == Quant::per_1x128; }
 
 /// Checks the optional list of moe_sort positions that quantize and activation share; true when it is given.
 bool check_sorted(const View& sorted_ids, const View& num_valid, int64_t tokens, int64_t rows, const char* op);

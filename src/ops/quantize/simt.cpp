@@ -75,7 +75,10 @@ Kernel<Quantize> quantize_simt_row() {
           .family = Family::simt,
           .target = Target::any_gpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
-          .supports = [](const Quantize::Problem&, const Device&) { return Support::yes(); },
+          .supports =
+              [](const Quantize::Problem& p, const Device&) {
+                return p.quant == Quant::per_token ? Support::yes() : Support::no("quant is ", p.quant, "; the kernel has one scale a row");
+              },
           .knobs = kRowKnobs,
           .guess = guess,
           .launch = launch_row,
