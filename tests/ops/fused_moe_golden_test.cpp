@@ -262,6 +262,34 @@ TEST(FusedMoeGolden, int8_weights_alone) {
   EXPECT_EQ(FusedMoe::check(args).a_quant, Quant::per_token);
 }
 
+// f8e4m3 activations: x and h are coded with the scale of their token; an x of codes gives the same.
+TEST(FusedMoeGolden, f8_activations_by_hand) {
+  Tensors make;
+  FusedMoeArgs args = coded_layer(make);
+  args.x = make("x of f8", DType::bf16, {1, 32}, {448, 17});  // 17 lies between the codes 16 and 18: 16
+  args.w1 = make("w1", DType::f8e4m3, {1, 1, 32}, {1, 2});
+  args.w1_scale = make("w1_scale", DType::f32, {1, 1}, {0.5});
+  args.w2 = make("w2", DType::f8e4m3, {1, 32, 1}, {2, -1});
+  args.w2_scale = make("w2_scale", DType::f32, {1, 1}, {4});
+  args.a_quant = Quant::per_token, args.w_quant = Quant::per_tensor;
+  const auto expect = [&](const FusedMoeArgs& a) {
+    with_every_kernel<FusedMoe>(a, [&](const char*) {
+      make.maker.poison_outputs();
+      fused_moe(a);
+      // h = (448 + 32) / 2 = 240, alone in its token: code 448 of scale 240 / 448. out = 2 * 4 * 240 * (2, -1, 0 ...)
+      expect_out(a, {3840, -1920, 0, 0}, 1e-6);
+    });
+  };
+  expect(args);
+  args.x = make("codes", DType::f8e4m3, {1, 32}, {448, 16});
+  args.x_scale = make("x_scale", DType::f32, {1}, {1});
+  expect(args);
+  args.a_quant = Quant::none;  // an x of codes is of tokens then
+  EXPECT_EQ(FusedMoe::check(args).a_quant, Quant::per_token);
+  args.x_scale = {};
+  EXPECT_THROW(FusedMoe::check(args), Error);
+}
+
 struct BadCall {
   const char* argument;  // how the message names it
   std::function<void(FusedMoeArgs&, Tensors&)> change;
@@ -320,10 +348,19 @@ TEST(FusedMoeErrors, name_argument_got_and_wanted) {
        [](auto& a, auto& t) {
          a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {});
        }},
-      {"a_quant is per_1x128; expected none (f8e4m3 weights meet activations as they are)",
+      {"a_quant is per_1x128 and w_quant is per_1x32; expected per_token with per_tensor or per_token, per_1x128 with per_128x128",
        [](auto& a, auto& t) {
          a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}), a.w2 = t("w2", DType::f8e4m3, {2, 2, 1}, {});
-         a.w_quant = Quant::per_128x128, a.a_quant = Quant::per_1x128;
+         a.w_quant = Quant::per_1x32, a.a_quant = Quant::per_1x128;
+       }},
+      {"a_quant is per_tensor and w_quant is per_tensor; expected per_token with per_tensor",
+       [](auto& a, auto& t) {
+         a.w1 = t("w1", DType::f8e4m3, {2, 1, 2}, {}), a.w2 = t("w2", DType::f8e4m3, {2, 2, 1}, {});
+         a.w_quant = a.a_quant = Quant::per_tensor;
+       }},
+      {"w1 is bf16[2, 1, 2]; expected f8e4m3 (dtype of x) or f4e2m1",
+       [](auto& a, auto& t) {
+         a.x = t("x", DType::f8e4m3, {1, 2}, {});
        }},
       {"w1_scale is none; expected f32[2, 1, 1] (f8e4m3 per_128x128)",
        [](auto& a, auto& t) {

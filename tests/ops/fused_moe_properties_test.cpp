@@ -23,6 +23,7 @@ FusedMoe::Problem layer(int64_t tokens, DType w) {
   FusedMoe::Problem p{
       .tokens = tokens, .hidden = 160, .inter = 72, .local_experts = 12, .experts = 12, .top_k = 4, .w = w, .out = DType::f32};
   if (w == DType::i8) p.a_quant = p.w_quant = Quant::per_token;
+  if (w == DType::f8e4m3) p.a_quant = Quant::per_1x128, p.w_quant = Quant::per_128x128;  // activations quantised to it
   return p;
 }
 
@@ -175,7 +176,7 @@ TEST_P(FusedMoeProperties, explain_names_the_children_that_run) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, FusedMoeProperties, testing::Values(DType::bf16, DType::i8),
+INSTANTIATE_TEST_SUITE_P(Weights, FusedMoeProperties, testing::Values(DType::bf16, DType::i8, DType::f8e4m3),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 TEST(FusedMoeChoice, one_token_decodes_and_many_are_sorted) {

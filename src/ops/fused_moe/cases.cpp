@@ -134,6 +134,33 @@ std::vector<Case<Problem>> test_cases() {
           p.bias1 = true;
           set_format(p, format);
         });
+  struct Eights {
+    DType w;
+    Quant a_quant, w_quant;
+  };
+  constexpr Eights kEights[] = {{DType::f8e4m3, per_token, per_tensor},
+                                {DType::f8e4m3, per_token, per_token},
+                                {DType::f8e4m3, per_1x128, per_128x128},
+                                {DType::f8e4m3, per_1x32, per_1x32},
+                                {DType::f4e2m1, per_1x32, per_1x32}};
+  for (const Eights& eights : kEights) {
+    const auto code = [&](Problem& p) { p.w = eights.w, p.a_quant = eights.a_quant, p.w_quant = eights.w_quant; };
+    for (const WeightFormat format : {WeightFormat::panel32, WeightFormat::strided})
+      add("f8 activations", [&](Problem& p) {
+        code(p), p.shared_inter = 66, p.bias1 = p.bias2 = true, p.hidden = 194, p.inter = 150, p.tokens = 5;
+        if (format == WeightFormat::strided) p.x = DType::f16, p.out = DType::f32;
+        set_format(p, format);
+      });
+    for (const int64_t tokens : {1, 40})
+      add("f8 activations and x",
+          [&](Problem& p) { code(p), p.x = DType::f8e4m3, p.tokens = tokens, p.hidden = 130, p.inter = 34, p.shared_inter = 32; });
+    add("f8 activations, every option", [&](Problem& p) {
+      code(p), p.local_tokens = p.expert_mask = p.bias1 = p.bias2 = true, p.tokens = 33, p.experts = 11, p.top_k = 5;
+      p.shared_inter = 34, p.weight_stage = WeightStage::first;
+    });
+    add("f8 activations, more tokens than the decode rows take",
+        [&](Problem& p) { code(p), p.tokens = 259, p.local_experts = 4, p.hidden = 64, p.inter = 32; });
+  }
   add("weights of few bits, more tokens than the decode rows take",
       [](Problem& p) { p.w = DType::f4e2m1, p.w_quant = per_1x32, p.tokens = 259, p.local_experts = 4, p.hidden = 64, p.inter = 32; });
   add("B17 more slots than usual, few experts", [](Problem& p) { p.local_experts = 4, p.top_k = 3, p.tokens = 3; });
@@ -221,8 +248,12 @@ FusedMoe::Args FusedMoe::make(const Problem& p, Maker& maker) {
   const Routing routing = make_routing(maker, p.tokens, p.top_k, p.experts);
   args.topk_ids = routing.ids;
   args.topk_weights = routing.weights;
+  const bool x_is_codes = p.quantised() && !p.quantises_x();
   args.x = maker.input("x", p.x, {p.tokens, p.hidden}, p.x == DType::i8 ? Fill::code : Fill::normal);
-  if (p.x == DType::i8) args.x_scale = maker.input("x_scale", DType::f32, {p.tokens}, Fill::scale);
+  if (x_is_codes && is_block(p.a_quant))
+    args.x_scale =
+        maker.input("x_scale", block_scale_dtype(p.x, p.a_quant), {p.tokens, blocks_of(p.hidden, block_k(p.a_quant))}, Fill::scale);
+  else if (x_is_codes) args.x_scale = maker.input("x_scale", DType::f32, {p.tokens}, Fill::scale);
   const auto coded = [&](const char* name, std::initializer_list<int64_t> shape, GateLayout gate, WeightFormat format, View& w, View& scale,
                          View& global_scale) {
     const CodedWeights made = make_coded_weights(maker, name, p.w, shape, p.w_quant, gate, format);

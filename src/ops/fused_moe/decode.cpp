@@ -3,7 +3,8 @@
 //
 // Algorithm: the (token, slot) pairs are listed by expert, experts ascending, tokens ascending in each. Phase 1: panels of
 // w1 of all touched experts (the shared one last) are dealt in chunks to the team; the panel kernel gathers the pairs'
-// rows of x, applies the activation and writes h, one row a pair. i8: h is f32 and is quantised by the quantize operator.
+// rows of x, applies the activation and writes h, one row a pair. Quantised activations: h is f32 and is quantised by the quantize
+// operator; f8e4m3 codes are then widened to what the kernel multiplies.
 // Phase 2: chunks of output columns are dealt; for each, all touched experts in order add weight * (h w2 + bias2) into an
 // f32 block [tokens, columns] of the thread, which becomes a block of out at the end. An element of out is the same sum in
 // the same order whatever the team: results repeat bit for bit.
@@ -18,6 +19,7 @@
 #include "ops/fused_moe/recipe.h"
 #include "ops/fused_moe/rows.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/widen_rows.h"
 #include "ops/grouped_gemm/panel_rows.h"
 #include "ops/quantize/quantize.h"
 
@@ -48,12 +50,17 @@ struct Buffers {
   int32_t* next = nullptr;                        // [local_experts]: where an expert's next pair goes
   int32_t* pair_token = nullptr;                  // [pairs]
   float* pair_weight = nullptr;                   // [pairs]
-  View x_codes, x_scale;                          // i8 weights and a float x
+  View x_codes, x_scale;                          // quantised activations and a float x
+  View x_wide, h_wide, shared_h_wide;             // f8e4m3 codes as the kernel multiplies them
   View h, h_codes, h_scale;                       // [pairs, inter]
   View shared_h, shared_h_codes, shared_h_scale;  // [tokens, shared_inter]
   std::byte* scratch = nullptr;                   // of each thread
   size_t bytes = 0;                               // without scratch
 };
+
+/// f8e4m3 activations are multiplied as another type, at most this wide.
+bool is_widened(const Problem& p) { return p.multiplied() == DType::f8e4m3; }
+DType widest(const Problem& p) { return multiplied_type(Target::any_cpu, p.multiplied(), p.a_quant); }
 
 Buffers carve(const Problem& p, std::byte* base) {
   size_t used = 0;
@@ -76,17 +83,27 @@ Buffers carve(const Problem& p, std::byte* base) {
   b.pair_weight = reinterpret_cast<float*>(take(p.pairs() * 4));
   b.h = tensor(h, {p.pairs(), p.inter});
   if (p.shared_inter > 0) b.shared_h = tensor(h, {p.tokens, p.shared_inter});
+  const auto scales = [&](int64_t rows, int64_t cols) {
+    const Quant quant = p.codes_quant();
+    if (!is_block(quant)) return tensor(DType::f32, {rows});
+    return tensor(block_scale_dtype(p.codes(), quant), {rows, blocks_of(cols, block_k(quant))});
+  };
   if (p.quantised()) {
-    if (p.x != DType::i8) {
-      b.x_codes = tensor(DType::i8, {p.tokens, p.hidden});
-      b.x_scale = tensor(DType::f32, {p.tokens});
+    if (p.quantises_x()) {
+      b.x_codes = tensor(p.codes(), {p.tokens, p.hidden});
+      b.x_scale = scales(p.tokens, p.hidden);
     }
-    b.h_codes = tensor(DType::i8, {p.pairs(), p.inter});
-    b.h_scale = tensor(DType::f32, {p.pairs()});
+    b.h_codes = tensor(p.codes(), {p.pairs(), p.inter});
+    b.h_scale = scales(p.pairs(), p.inter);
     if (p.shared_inter > 0) {
-      b.shared_h_codes = tensor(DType::i8, {p.tokens, p.shared_inter});
-      b.shared_h_scale = tensor(DType::f32, {p.tokens});
+      b.shared_h_codes = tensor(p.codes(), {p.tokens, p.shared_inter});
+      b.shared_h_scale = scales(p.tokens, p.shared_inter);
     }
+  }
+  if (is_widened(p)) {
+    b.x_wide = tensor(widest(p), {p.tokens, p.hidden});
+    b.h_wide = tensor(widest(p), {p.pairs(), p.inter});
+    if (p.shared_inter > 0) b.shared_h_wide = tensor(widest(p), {p.tokens, p.shared_inter});
   }
   b.scratch = base == nullptr ? nullptr : base + used;
   b.bytes = used;
@@ -105,10 +122,10 @@ int64_t packed_bytes(const Problem& p) {
   const int64_t routed = std::max(need(p.hidden, p.w1_format), need(p.inter, p.w2_format));
   return p.shared_inter == 0 ? routed : std::max({routed, need(p.hidden, p.shared_w1_format), need(p.shared_inter, p.shared_w2_format)});
 }
-/// What the kernels multiply.
-DType a_type(const Problem& p) { return p.multiplied(); }
+/// What the kernels of a level multiply.
+DType a_type(Target target, const Problem& p) { return multiplied_type(target, p.multiplied(), p.a_quant); }
 size_t scratch_bytes(const Problem& p) {
-  const int64_t width = bits(a_type(p)) / 8;
+  const int64_t width = bits(widest(p)) / 8;
   const auto need = [&](int64_t k, WeightFormat format) {
     return panel_scratch(p.pairs() + p.tokens, k, kMaxChunk1, width, format == WeightFormat::strided && !p.decodes());
   };
@@ -151,11 +168,11 @@ int64_t list_pairs(const FusedMoeArgs& args, const Problem& p, int64_t tokens, c
 
 /// Quantises the first rows of h. A power of two of rows, so that few distinct problems are routed; rows behind the
 /// listed pairs hold old numbers, and nothing reads their codes.
-void quantise_rows(View x, View q, View scale, int64_t used) {
+void quantise_rows(View x, View q, View scale, Quant quant, int64_t used) {
   int64_t count = 1;
   while (count < used) count *= 2;
   x.shape[0] = q.shape[0] = scale.shape[0] = std::min(count, x.shape[0]);
-  call<Quantize>({.x = x, .q = q, .scale = scale, .quant = Quant::per_token, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
+  call<Quantize>({.x = x, .q = q, .scale = scale, .quant = quant, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
 }
 
 /// Rows [0, tokens) and columns of out from the thread's f32 block.
@@ -237,8 +254,14 @@ void fetch_ahead(const PanelTask& task) {
 
 class Decode {
  public:
-  Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, Launch& launch)
-      : args_(args), p_(p), kernel_(kernel), launch_(launch), b_(carve(p, launch.workspace)), scratch_(scratch_bytes(p)) {
+  Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, DType multiplied, Launch& launch)
+      : args_(args),
+        p_(p),
+        kernel_(kernel),
+        multiplied_(multiplied),
+        launch_(launch),
+        b_(carve(p, launch.workspace)),
+        scratch_(scratch_bytes(p)) {
     tokens_ = p.tokens;
     if (p.local_tokens) tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
     touched_ = list_pairs(args, p, tokens_, b_);
@@ -252,11 +275,12 @@ class Decode {
   void run() {
     x_ = args_.x;
     x_scale_ = args_.x_scale;
-    if (p_.quantised() && p_.x != DType::i8) {
-      quantise_rows(args_.x, b_.x_codes, b_.x_scale, p_.tokens);
+    if (p_.quantises_x()) {
+      quantise_rows(args_.x, b_.x_codes, b_.x_scale, p_.codes_quant(), p_.tokens);
       x_ = b_.x_codes;
       x_scale_ = b_.x_scale;
     }
+    widen(x_, x_scale_, b_.x_wide, p_.tokens);
     for (int64_t i = 0; i < touched_; ++i) {
       w1_.check_values(b_.touched[i].expert);
       w2_.check_values(b_.touched[i].expert);
@@ -267,13 +291,26 @@ class Decode {
     }
     stage_1();
     if (p_.quantised()) {
-      if (pairs_ > 0) quantise_rows(b_.h, b_.h_codes, b_.h_scale, pairs_);
-      if (has_shared()) quantise_rows(b_.shared_h, b_.shared_h_codes, b_.shared_h_scale, p_.tokens);
+      if (pairs_ > 0) quantise_rows(b_.h, b_.h_codes, b_.h_scale, p_.codes_quant(), pairs_);
+      if (has_shared()) quantise_rows(b_.shared_h, b_.shared_h_codes, b_.shared_h_scale, p_.codes_quant(), p_.tokens);
+      h_ = b_.h_codes, h_scale_ = b_.h_scale, shared_h_ = b_.shared_h_codes, shared_h_scale_ = b_.shared_h_scale;
+      widen(h_, h_scale_, b_.h_wide, pairs_);
+      if (has_shared()) widen(shared_h_, shared_h_scale_, b_.shared_h_wide, p_.tokens);
+    } else {
+      h_ = b_.h, shared_h_ = b_.shared_h;
     }
     stage_2();
   }
 
  private:
+  /// Replaces the first `used` rows of f8e4m3 codes by what the kernel multiplies: block scales are then folded in.
+  void widen(View& codes, View& scale, View wide, int64_t used) const {
+    if (!is_widened(p_) || used == 0) return;
+    wide.dtype = multiplied_;
+    widen_rows(rows(codes, 0, used), scale, p_.a_quant, multiplied_, static_cast<std::byte*>(wide.data), launch_.threads);
+    codes = wide;
+    if (is_block(p_.a_quant)) scale = View();
+  }
   bool has_shared() const { return p_.shared_inter > 0 && tokens_ > 0; }
   std::byte* scratch_of(int thread) const { return b_.scratch + scratch_ * static_cast<size_t>(thread); }
   std::byte* packed_of(int thread) const { return scratch_of(thread) + block_bytes(p_); }
@@ -372,8 +409,8 @@ class Decode {
   }
 
   void add_experts(PanelTask& task, std::byte* packed) const {
-    const View &h = p_.quantised() ? b_.h_codes : b_.h, &shared_h = p_.quantised() ? b_.shared_h_codes : b_.shared_h;
-    const auto* scale = static_cast<const float*>(b_.h_scale.data);
+    const View &h = h_, &shared_h = shared_h_;
+    const auto* scale = static_cast<const float*>(h_scale_.data);
     task.a_stride = stride_of(h);
     task.k = p_.inter;
     for (int64_t i = 0; i < touched_; ++i) {
@@ -396,7 +433,7 @@ class Decode {
     shared_w2_.set(task, 0);
     task.a = static_cast<const std::byte*>(shared_h.data);
     task.a_stride = stride_of(shared_h);
-    task.a_scale = static_cast<const float*>(b_.shared_h_scale.data);
+    task.a_scale = static_cast<const float*>(shared_h_scale_.data);
     task.k = p_.shared_inter;
     task.m = tokens_;
     task.c_row_index = nullptr;
@@ -408,6 +445,7 @@ class Decode {
   const FusedMoeArgs& args_;
   const Problem& p_;
   const PanelFn kernel_;
+  const DType multiplied_;  // by the kernel
   Launch& launch_;
   const Buffers b_;
   const size_t scratch_;
@@ -417,13 +455,13 @@ class Decode {
   const Operand w2_{args_.w2, args_.w2_scale, args_.w2_global_scale, args_.bias2, quant_};
   const Operand shared_w1_{args_.shared_w1, args_.shared_w1_scale, args_.shared_w1_global_scale, none_, quant_};
   const Operand shared_w2_{args_.shared_w2, args_.shared_w2_scale, args_.shared_w2_global_scale, none_, quant_};
-  View x_, x_scale_;
+  View x_, x_scale_, h_, h_scale_, shared_h_, shared_h_scale_;  // as the kernel gets them
   int64_t tokens_ = 0, touched_ = 0, pairs_ = 0;
   int threads_ = 1;
 };
 
 PanelFn kernel_of(Target target, const Problem& p, const Device& device) {
-  return p.decodes() ? coded_kernel(target, p.multiplied(), device) : panel_kernel(target, p.w, device);
+  return p.decodes() ? coded_kernel(target, a_type(target, p), device) : panel_kernel(target, p.w, device);
 }
 
 }  // namespace
@@ -432,14 +470,14 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
   if (p.tokens > kMaxDecodeTokens) return Support::no("tokens is ", p.tokens, "; this row is for at most ", kMaxDecodeTokens);
   for (const WeightFormat format : {p.w1_format, p.w2_format, p.shared_w1_format, p.shared_w2_format})
     if (format == WeightFormat::onednn) return Support::no("weights are in a layout of oneDNN; this row reads panel32 or plain rows");
-  if (kernel_of(kTarget, p, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", a_type(p), " times ", p.w);
+  if (kernel_of(kTarget, p, device) == nullptr) return Support::no("no ", kTarget, " matrix kernel for ", p.multiplied(), " times ", p.w);
   return Support::yes();
 }
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
   constexpr double kTeamUs = 2, kTaskUs = 0.05, kPackBytesPerUs = 25e3;
   const Cost cost = FusedMoe::cost(p);
-  const double threads = workspace_threads(device), element = bits(a_type(p)) / 8.0, pairs = static_cast<double>(p.pairs());
+  const double threads = workspace_threads(device), element = bits(a_type(kTarget, p)) / 8.0, pairs = static_cast<double>(p.pairs());
   // Every chunk packs its rows again; every expert's share of out is added in f32.
   const double experts = std::max(1.0, p.expected_experts());
   const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)),
@@ -450,7 +488,7 @@ template <Target kTarget> Guess decode_guess(const Problem& p, const Device& dev
   const double added = pairs * static_cast<double>(p.hidden) * 4;
   const double tasks = experts * (w1_chunks + w2_chunks);
   const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
-                    overlapped_us(cost.flops, panel_rate(kTarget, a_type(p), device), cost.bytes, device);
+                    overlapped_us(cost.flops, panel_rate(kTarget, a_type(kTarget, p), device), cost.bytes, device);
   return {.config = {}, .us = us};
 }
 
@@ -459,15 +497,15 @@ size_t decode_workspace(const Problem& p, const Config&, const Device& device) {
 }
 
 template <Target kTarget> void decode_launch(const FusedMoeArgs& args, const Problem& p, const Config&, Launch& launch) {
-  Decode(args, p, kernel_of(kTarget, p, launch.device), launch).run();
+  Decode(args, p, kernel_of(kTarget, p, launch.device), a_type(kTarget, p), launch).run();
 }
 
 void decode_children(const Problem& p, const Config&, ChildSink& sink) {
   if (!p.quantised()) return;
   const auto add = [&](int64_t rows, int64_t cols, DType x) {
-    sink.add<Quantize>({.rows = rows, .cols = cols, .x = x, .q = DType::i8, .quant = Quant::per_token, .sorted = false});
+    sink.add<Quantize>({.rows = rows, .cols = cols, .x = x, .q = p.codes(), .quant = p.codes_quant(), .sorted = false});
   };
-  if (p.x != DType::i8) add(p.tokens, p.hidden, p.x);
+  if (p.quantises_x()) add(p.tokens, p.hidden, p.x);
   add(p.pairs(), p.inter, DType::f32);
   if (p.shared_inter > 0) add(p.tokens, p.shared_inter, DType::f32);
 }

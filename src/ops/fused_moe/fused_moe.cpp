@@ -41,10 +41,12 @@ void check_vector(const View& v, const char* arg, std::initializer_list<int64_t>
   if (v.given()) check_tensor(v, kOp, arg, Access::read, DType::f32, shape);
 }
 
-/// The quantisation of a call's weights; coded: times activations as they are.
+/// The quantisation of a call: of weights, and of activations and their type. coded: the weights' scales are those of a b of GemmArgs.
 struct Coding {
   Quant quant = Quant::none;
   bool coded = false;
+  Quant a_quant = Quant::none;
+  DType activations = DType::none;
 };
 /// One weight with its scales. `index`: expert-wise extents, {} for a shared expert.
 struct ScaledWeight {
@@ -79,22 +81,39 @@ void check_scales(const ScaledWeight& w, const Coding& coding) {
     require(!w.global_scale.given(), kOp, ": ", w.global_name, " is ", w.global_scale, "; expected none (w_quant is ", coding.quant, ")");
 }
 
-/// x_scale belongs to an i8 x: required with it, refused otherwise.
-void check_x_scale(const FusedMoeArgs& args) {
+/// x_scale belongs to an x of codes: required with it, refused otherwise.
+void check_x_scale(const FusedMoeArgs& args, const Coding& coding) {
   const DType x = args.x.dtype;
-  const int64_t tokens = args.x.shape[0];
-  if (x != DType::i8) {
+  const int64_t tokens = args.x.shape[0], hidden = args.x.shape[1];
+  if (x != coding.activations) {
     require(!args.x_scale.given(), kOp, ": x_scale is ", args.x_scale, "; expected none (x is ", x, ")");
     return;
   }
-  require(args.x_scale.given(), kOp, ": x_scale is none; expected f32[", tokens, "] (x is i8)");
+  if (is_block(coding.a_quant)) {
+    check_block_scale(args.x_scale, kOp, "x_scale", x, coding.a_quant, -1, tokens, hidden);
+    return;
+  }
+  require(args.x_scale.given(), kOp, ": x_scale is none; expected f32[", tokens, "] (x is ", x, ")");
   check_tensor(args.x_scale, kOp, "x_scale", Access::read, DType::f32, {tokens});
+}
+
+/// f8e4m3 activations with f8e4m3 or f4e2m1 weights, `asked` their quantisation.
+Coding check_f8_activations(const FusedMoeArgs& args, Quant asked) {
+  const Quant a = args.a_quant == Quant::none ? Quant::per_token : args.a_quant;
+  require(asked != Quant::none, kOp, ": w_quant is none; expected what shares a scale of w1, ", args.w1);
+  const bool together = a == Quant::per_token ? asked == Quant::per_tensor || asked == Quant::per_token
+                                              : (a == Quant::per_1x128 || a == Quant::per_1x32) && quants_go_together(a, asked);
+  require(together, kOp, ": a_quant is ", a, " and w_quant is ", asked,
+          "; expected per_token with per_tensor or per_token, per_1x128 with per_128x128, or per_1x32 for both (activations are f8e4m3)");
+  return {asked, true, a, DType::f8e4m3};
 }
 
 Coding check_types(const FusedMoeArgs& args) {
   const DType x = args.x.dtype, w = args.w1.dtype;
-  require(x == DType::bf16 || x == DType::f16 || x == DType::i8, kOp, ": x is ", args.x, "; expected bf16, f16 or i8");
+  require(x == DType::bf16 || x == DType::f16 || x == DType::i8 || x == DType::f8e4m3, kOp, ": x is ", args.x,
+          "; expected bf16, f16, i8 or f8e4m3");
   if (x == DType::i8) require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected i8 (dtype of x) or i4");
+  else if (x == DType::f8e4m3) require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected f8e4m3 (dtype of x) or f4e2m1");
   else require(goes_with(x, w), kOp, ": w1 is ", args.w1, "; expected ", x, " (dtype of x), i8, f8e4m3, i4 or f4e2m1");
   require(args.weight_stage <= WeightStage::second, kOp, ": weight_stage is number ", static_cast<int>(args.weight_stage),
           "; expected first or second");
@@ -102,6 +121,8 @@ Coding check_types(const FusedMoeArgs& args) {
           "; expected none, separated or interleaved");
   if (args.w1.layout == Layout::packed) packed_header(args.w1, kOp, "w1");  // before anything believes it
   const Quant packed = packed_quant(args.w1), asked = args.w_quant != Quant::none ? args.w_quant : packed;
+  if (x == DType::f8e4m3 || (args.a_quant != Quant::none && (w == DType::f8e4m3 || w == DType::f4e2m1)))
+    return check_f8_activations(args, asked);
   if (w == x && x != DType::i8) {
     require(args.a_quant == Quant::none, kOp, ": a_quant is ", args.a_quant, "; expected none (w1 is ", w, ")");
     require(args.w_quant == Quant::none, kOp, ": w_quant is ", args.w_quant, "; expected none (w1 is ", w, ")");
@@ -112,10 +133,8 @@ Coding check_types(const FusedMoeArgs& args) {
     require(args.a_quant == Quant::none || args.a_quant == Quant::per_token, kOp, ": a_quant is ", args.a_quant,
             "; expected per_token (i8 activations)");
     require(asked == Quant::none || asked == Quant::per_token, kOp, ": w_quant is ", asked, "; expected per_token (i8 activations)");
-    return {Quant::per_token, false};
+    return {Quant::per_token, false, Quant::per_token, DType::i8};
   }
-  require(args.a_quant == Quant::none, kOp, ": a_quant is ", args.a_quant, "; expected none (", w,
-          " weights meet activations as they are)");
   require(asked != Quant::none, kOp, ": w_quant is none; expected what shares a scale of w1, ", args.w1);
   return {asked, true};
 }
@@ -220,14 +239,14 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
   const int64_t tokens = args.x.shape[0], hidden = args.x.shape[1];
   const int64_t experts = args.w1.shape[0], inter = args.w2.shape[2], w1_rows = gated ? 2 * inter : inter;
   require(experts <= INT32_MAX, kOp, ": w1 is ", args.w1, "; expected at most 2^31 - 1 experts");
-  const bool whole_sums = coding.quant != Quant::none && !coding.coded;
+  const bool whole_sums = coding.activations == DType::i8;
   require(!whole_sums || std::max(hidden, inter) <= kMaxI8K, kOp, ": w1 is ", args.w1, " and w2 is ", args.w2, "; expected at most ",
           kMaxI8K, " columns (i8 sums stay within 32 bits)");
   const WeightFormat w1_format = check_weight(args.w1, "w1", w, {experts, w1_rows, hidden}, args.gate);
   const WeightFormat w2_format = check_weight(args.w2, "w2", w, {experts, hidden, inter}, GateLayout::none);
   check_scales({args.w1, args.w1_scale, args.w1_global_scale, "w1", "w1_scale", "w1_global_scale", experts, w1_rows, hidden}, coding);
   check_scales({args.w2, args.w2_scale, args.w2_global_scale, "w2", "w2_scale", "w2_global_scale", experts, hidden, inter}, coding);
-  check_x_scale(args);
+  check_x_scale(args, coding);
   check_vector(args.bias1, "bias1", {experts, w1_rows});
   check_vector(args.bias2, "bias2", {experts, hidden});
   check_routing(args, experts);
@@ -244,7 +263,7 @@ FusedMoe::Problem FusedMoe::check(const Args& args) {
           .x = args.x.dtype,
           .w = w,
           .out = args.out.dtype,
-          .a_quant = coding.coded ? Quant::none : coding.quant,
+          .a_quant = coding.a_quant,
           .w_quant = coding.quant,
           .w1_format = w1_format,
           .w2_format = w2_format,

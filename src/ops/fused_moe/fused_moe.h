@@ -18,8 +18,8 @@ struct FusedMoe {
   using Args = FusedMoeArgs;
 
   /// Quantisation is written as (x, w, a_quant, w_quant). i8 weights without a w_quant, or with an a_quant of per_token, meet activations
-  /// quantised to i8, and so do i4 weights with an a_quant of per_token; w_quant without a_quant is weight-only: codes (see GemmArgs) times
-  /// x. f8e4m3 activations are refused by check() yet.
+  /// quantised to i8, and so do i4 weights with an a_quant of per_token; f8e4m3 and f4e2m1 weights with an a_quant meet activations quantised
+  /// to f8e4m3. w_quant without a_quant is weight-only: codes (see GemmArgs) times x. An x of codes is quantised already.
   struct Problem {
     int64_t tokens = 1;
     int64_t hidden = 2048, inter = 768;
@@ -73,12 +73,19 @@ struct FusedMoe {
     int64_t pairs() const { return tokens * top_k; }
     /// Weights of few bits times activations as they are.
     bool coded() const { return w != x && a_quant == Quant::none && w_quant != Quant::none; }
-    /// Activations are quantised to i8.
-    bool quantised() const { return a_quant == Quant::per_token || (w == DType::i8 && !coded()); }
+    /// Activations are quantised.
+    bool quantised() const { return a_quant != Quant::none || (w == DType::i8 && !coded()); }
+    /// To what, and what shares a scale.
+    DType codes() const { return w == DType::i8 || w == DType::i4 ? DType::i8 : DType::f8e4m3; }
+    Quant codes_quant() const { return a_quant == Quant::none ? Quant::per_token : a_quant; }
+    /// x has to be quantised: it is not of codes yet.
+    bool quantises_x() const { return quantised() && x != codes(); }
+    /// The weights' scales are those of a b of GemmArgs, not one for each row.
+    bool scaled_as_codes() const { return coded() || (quantised() && codes() == DType::f8e4m3); }
     /// Kernels decode the weights.
     bool decodes() const { return coded() || (quantised() && w != DType::i8); }
     /// What the weights are multiplied by.
-    DType multiplied() const { return quantised() ? DType::i8 : x; }
+    DType multiplied() const { return quantised() ? codes() : x; }
     /// Distinct local experts that the pairs touch when the router chooses evenly.
     double expected_experts() const;
     /// Bytes of weights of these many experts.

@@ -57,8 +57,8 @@ View address_only(int& next, DType dtype, std::initializer_list<int64_t> shape) 
 
 Target best_target(const FusedMoe::Problem& p, const Device& device) {
   for (const Target target : {Target::x86_amx, Target::x86_avx512, Target::x86_avx2})
-    if (target_runs_on(target, device) &&
-        (p.decodes() ? coded_kernel(target, p.multiplied(), device) : panel_kernel(target, p.w, device)) != nullptr)
+    if (target_runs_on(target, device) && (p.decodes() ? coded_kernel(target, multiplied_type(target, p.multiplied(), p.a_quant), device)
+                                                       : panel_kernel(target, p.w, device)) != nullptr)
       return target;
   return Target::any_cpu;
 }
@@ -77,21 +77,26 @@ RecipeBuffers recipe_buffers(const FusedMoe::Problem& p, int64_t tile_m, std::by
   out.sorted_expert_ids = carver.take(DType::i32, {MoeSort::max_blocks(padded, tile_m)});
   out.num_valid = carver.take(DType::i32, {2});
   out.reverse = carver.take(DType::i32, {p.tokens, p.top_k});
-  if (p.quantised() && p.x != DType::i8) {
-    out.x_codes = carver.take(DType::i8, {p.tokens, p.hidden});
-    out.x_scale = carver.take(DType::f32, {p.tokens});
+  const auto scales = [&](int64_t rows, int64_t cols) {
+    const Quant quant = p.codes_quant();
+    if (!is_block(quant)) return carver.take(DType::f32, {rows});
+    return carver.take(block_scale_dtype(p.codes(), quant), {rows, blocks_of(cols, block_k(quant))});
+  };
+  if (p.quantises_x()) {
+    out.x_codes = carver.take(p.codes(), {p.tokens, p.hidden});
+    out.x_scale = scales(p.tokens, p.hidden);
   }
   out.h = carver.take(h, {positions, p.inter});
   if (p.quantised()) {
-    out.h_codes = carver.take(DType::i8, {positions, p.inter});
-    out.h_scale = carver.take(DType::f32, {positions});
+    out.h_codes = carver.take(p.codes(), {positions, p.inter});
+    out.h_scale = scales(positions, p.inter);
   }
   out.y = carver.take(p.out, {positions, p.hidden});
   if (p.shared_inter > 0) {
     out.shared_h = carver.take(h, {p.tokens, p.shared_inter});
     if (p.quantised()) {
-      out.shared_h_codes = carver.take(DType::i8, {p.tokens, p.shared_inter});
-      out.shared_h_scale = carver.take(DType::f32, {p.tokens});
+      out.shared_h_codes = carver.take(p.codes(), {p.tokens, p.shared_inter});
+      out.shared_h_scale = scales(p.tokens, p.shared_inter);
     }
     out.shared_y = carver.take(p.out, {p.tokens, p.hidden});
   }
@@ -112,12 +117,12 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
   // As a plain weight of [rows, k] needs it; the first extent is left out where there are no experts.
   const auto scale = [&](int64_t experts, int64_t rows, int64_t k) {
     const bool stacked = experts >= 0;
-    if (p.coded() && is_block(p.w_quant)) {
+    if (p.scaled_as_codes() && is_block(p.w_quant)) {
       const DType dtype = block_scale_dtype(p.w, p.w_quant);
       const int64_t tall = blocks_of(rows, block_rows(p.w_quant)), wide = blocks_of(k, block_k(p.w_quant));
       return stacked ? address_only(next, dtype, {experts, tall, wide}) : address_only(next, dtype, {tall, wide});
     }
-    const int64_t extent = p.coded() && p.w_quant == Quant::per_tensor ? 1 : rows;
+    const int64_t extent = p.scaled_as_codes() && p.w_quant == Quant::per_tensor ? 1 : rows;
     return stacked ? f32({experts, extent}) : f32({extent});
   };
   const bool global = p.coded() && p.w_quant == Quant::per_1x16;
@@ -127,7 +132,10 @@ FusedMoeArgs shapes_of(const FusedMoe::Problem& p) {
   }
   if (global) args.w1_global_scale = f32({p.local_experts}), args.w2_global_scale = f32({p.local_experts});
   if (p.decodes()) args.w_quant = p.w_quant, args.a_quant = p.a_quant;
-  if (p.x == DType::i8) args.x_scale = f32({p.tokens});
+  if (p.quantised() && p.x == p.codes())
+    args.x_scale = is_block(p.a_quant)
+                       ? address_only(next, block_scale_dtype(p.x, p.a_quant), {p.tokens, blocks_of(p.hidden, block_k(p.a_quant))})
+                       : f32({p.tokens});
   if (p.bias1) args.bias1 = f32({p.local_experts, p.w1_rows(p.inter)});
   if (p.bias2) args.bias2 = f32({p.local_experts, p.hidden});
   if (p.expert_mask) args.expert_mask = address_only(next, DType::i32, {p.experts});
@@ -191,8 +199,11 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
     const int tile_m = rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64;
     return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
-  const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
-                    overlapped_us(cost.flops, panel_rate(best_target(p, device), p.multiplied(), device), cost.bytes, device);
+  const double us =
+      kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
+      overlapped_us(cost.flops,
+                    panel_rate(best_target(p, device), multiplied_type(best_target(p, device), p.multiplied(), p.a_quant), device),
+                    cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};
 }

@@ -8,7 +8,7 @@ namespace eitri {
 /// Where the recipe keeps its intermediates. `bytes` is the whole; views of parts that a problem does not need are empty.
 struct RecipeBuffers {
   View sorted_ids, sorted_weights, sorted_expert_ids, num_valid, reverse;  // of moe_sort
-  View x_codes, x_scale;                                                   // i8 weights and a float x
+  View x_codes, x_scale;                                                   // quantised activations and a float x
   View h, h_codes, h_scale;  // stage 1's result by sorted position; f32 when it is quantised next
   View y;                    // stage 2's result by sorted position, in out's dtype
   View shared_h, shared_h_codes, shared_h_scale, shared_y;
@@ -20,8 +20,9 @@ RecipeBuffers recipe_buffers(const FusedMoe::Problem& problem, int64_t tile_m, s
 /// explain (visit asks the op's check for the Problem).
 template <class Visit>
 void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t tile_m, const RecipeBuffers& w, Visit&& visit) {
-  const bool quantised = p.quantised(), float_x = p.x != DType::i8;
-  const Quant b_quant = p.decodes() ? p.w_quant : Quant::none;
+  const bool quantised = p.quantised();
+  const Quant b_quant = p.decodes() ? p.w_quant : Quant::none, codes_quant = p.codes_quant();
+  const Quant a_quant = quantised && p.codes() != DType::i8 ? codes_quant : Quant::none;
   visit(MoeSortArgs{.topk_ids = args.topk_ids,
                     .topk_weights = args.topk_weights,
                     .expert_mask = args.expert_mask,
@@ -33,11 +34,11 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                     .reverse = w.reverse,
                     .experts = p.experts,
                     .block = tile_m});
-  const View x = quantised && float_x ? w.x_codes : args.x;
-  const View x_scale = quantised && float_x ? w.x_scale : args.x_scale;
-  if (quantised && float_x)
+  const View x = p.quantises_x() ? w.x_codes : args.x;
+  const View x_scale = p.quantises_x() ? w.x_scale : args.x_scale;
+  if (p.quantises_x())
     visit(QuantizeArgs{
-        .x = args.x, .q = w.x_codes, .scale = w.x_scale, .quant = Quant::per_token, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
+        .x = args.x, .q = w.x_codes, .scale = w.x_scale, .quant = codes_quant, .sorted_ids = {}, .num_valid = {}, .tokens = 0});
 
   // The lists cover max_padded positions; so few pairs may fill only the first part, which is what buffers are made for.
   const int64_t positions = w.y.shape[0];
@@ -59,13 +60,14 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                        .activation = args.activation,
                        .gate = args.gate,
                        .b_global_scale = args.w1_global_scale,
+                       .a_quant = a_quant,
                        .b_quant = b_quant};
   visit(gemm);
   if (quantised)
     visit(QuantizeArgs{.x = w.h,
                        .q = w.h_codes,
                        .scale = w.h_scale,
-                       .quant = Quant::per_token,
+                       .quant = codes_quant,
                        .sorted_ids = ids,
                        .num_valid = w.num_valid,
                        .tokens = p.tokens});
@@ -92,12 +94,13 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                    .activation = args.activation,
                    .gate = args.gate,
                    .b_global_scale = args.shared_w1_global_scale,
+                   .a_quant = a_quant,
                    .b_quant = b_quant});
     if (quantised)
       visit(QuantizeArgs{.x = w.shared_h,
                          .q = w.shared_h_codes,
                          .scale = w.shared_h_scale,
-                         .quant = Quant::per_token,
+                         .quant = codes_quant,
                          .sorted_ids = {},
                          .num_valid = {},
                          .tokens = 0});
@@ -110,6 +113,7 @@ void recipe_calls(const FusedMoeArgs& args, const FusedMoe::Problem& p, int64_t 
                    .activation = {},
                    .gate = GateLayout::none,
                    .b_global_scale = args.shared_w2_global_scale,
+                   .a_quant = a_quant,
                    .b_quant = b_quant});
   }
   visit(MoeCombineArgs{.y = w.y,

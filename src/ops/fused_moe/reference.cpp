@@ -12,6 +12,10 @@
 //             the same unless v is that close to a tie. The code's uncertainty u adds scale * u * |w2|, the scale's adds d
 //             times the sum. When e_h reaches amax/2 a row holds noise: then every dequantised value is within
 //             half a step of its h, and nothing more is known.
+//   f8e4m3    the same for each block that shares a scale, with the codes' own rounding in place of round(). h is then kept as what its
+//             codes mean (code * scale), with the error of that: scale * (u + d (|code| + u)). A scale that is a power of two may
+//             be the next one for a kernel whose amax lies on the other side of a power: then either code is half a step of
+//             the larger scale away from its h at most.
 //   stage 2   y = sum(h w2) + bias2                    e_y = sum(e_h |w2|) + T(inter), and y may be rounded to out's dtype
 //   combine   out = sum(w y) + shared                  sum(|w| e_y) + (slots + 2) eps(f32) sum(|w y|)
 // f16 only: where |h| may reach f16's infinity, a rounding kernel and one that keeps f32 differ by all; such tokens are
@@ -66,6 +70,8 @@ double code_of(double v) {
   return std::clamp(std::nearbyint(v), -127.0, 127.0);
 }
 
+/// The nearest f8e4m3 value, saturated.
+double f8_of(double v) { return std::isnan(v) ? v : double{decode_f8e4m3(encode_f8e4m3(static_cast<float>(v)))}; }
 class Block {
  public:
   explicit Block(const FusedMoeArgs& args)
@@ -125,13 +131,41 @@ class Block {
     for (int64_t t = 0; t < p_.tokens; ++t) {
       double* x = x_.data() + size(t, p_.hidden);
       for (int64_t j = 0; j < p_.hidden; ++j) x[j] = load(args_.x, {t, j});
-      if (args_.x_scale.given()) x_scale_[static_cast<size_t>(t)] = load(args_.x_scale, {t});
-      if (!p_.quantised() || p_.x == DType::i8) continue;
+      if (args_.x_scale.given() && args_.x_scale.rank == 1) x_scale_[static_cast<size_t>(t)] = load(args_.x_scale, {t});
+      if (p_.quantised() && p_.codes() != DType::i8) {
+        read_f8_row(t, x);
+        continue;
+      }
+      if (!p_.quantises_x()) continue;
       float amax = 0;
       for (int64_t j = 0; j < p_.hidden; ++j) amax = std::max(amax, finite_abs(static_cast<float>(x[j])));
       const float scale = scale_from_amax(amax, kI8Max), inverse = inverse_scale(scale);
       for (int64_t j = 0; j < p_.hidden; ++j) x[j] = encode_i8(static_cast<float>(x[j]) * inverse);
       x_scale_[static_cast<size_t>(t)] = scale;
+    }
+  }
+
+  /// f8e4m3 codes of row t, given or made here: with scales of rows as they are, with block scales what they mean.
+  void read_f8_row(int64_t t, double* x) {
+    const Quant quant = p_.a_quant;
+    if (!p_.quantises_x()) {
+      for (int64_t j = 0; is_block(quant) && j < p_.hidden; ++j) x[j] *= block_scale_at(args_.x_scale, quant, 0, t, j);
+      return;
+    }
+    const int64_t block = is_block(quant) ? block_k(quant) : p_.hidden;
+    for (int64_t begin = 0; begin < p_.hidden; begin += block) {
+      const int64_t end = std::min(p_.hidden, begin + block);
+      float amax = 0;
+      for (int64_t j = begin; j < end; ++j) amax = std::max(amax, finite_abs(static_cast<float>(x[j])));
+      const bool mx = quant == Quant::per_1x32;
+      const uint8_t exponent = mx ? mx_scale_code<F8e4m3>(amax) : uint8_t{0};
+      const float scale = mx ? decode_e8m0(exponent) : scale_from_amax(amax, F8e4m3::max);
+      const float inverse = mx ? inverse_e8m0(exponent) : inverse_scale(scale);
+      for (int64_t j = begin; j < end; ++j) {
+        x[j] = double{decode_f8e4m3(encode_f8e4m3(static_cast<float>(x[j]) * inverse))};
+        if (is_block(quant)) x[j] *= double{scale};
+      }
+      if (!is_block(quant)) x_scale_[static_cast<size_t>(t)] = double{scale};
     }
   }
 
@@ -157,7 +191,8 @@ class Block {
     std::vector<double> h_scale(pairs.size(), 1), scale_error(pairs.size(), 0);
     for (size_t i = 0; i < pairs.size(); ++i) {
       Ranged* row = h.data() + i * static_cast<size_t>(e.inter);
-      if (p_.quantised()) quantise(row, e.inter, h_scale[i], scale_error[i]);
+      if (p_.quantised() && p_.codes() == DType::i8) quantise(row, e.inter, h_scale[i], scale_error[i]);
+      else if (p_.quantised()) quantise_f8(row, e.inter);
       else round_to_x(row, e.inter, pairs[i].token);
     }
     const std::vector<Ranged> y = stage_2(e, pairs.size(), h, h_scale, scale_error);
@@ -176,7 +211,7 @@ class Block {
   /// body(n, weight row) for every row of a weight matrix, spread over the team; each row meets `pairs` others.
   template <class Body>
   void for_each_row(const View& weights, const View& scale, int64_t index, int64_t count, size_t pairs, Body&& body) const {
-    const WeightRows matrix(weights, index, scale, p_.coded() ? p_.w_quant : Quant::none);
+    const WeightRows matrix(weights, index, scale, p_.scaled_as_codes() ? p_.w_quant : Quant::none);
     const double us = static_cast<double>(count * weights.shape[weights.rank - 1]) * static_cast<double>(2 + pairs) / 1e3;
     parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
       std::vector<double> row(static_cast<size_t>(weights.shape[weights.rank - 1]));
@@ -191,13 +226,13 @@ class Block {
   /// Of sums of k products in f32. A row may multiply in bf16, and round codes with their scales to it.
   Tolerance tolerance_of(int64_t k) const {
     Tolerance t = gemm_tolerance(p_.multiplied(), DType::f32, k, p_.decodes());
-    if (p_.coded()) t.bound_eps += bf16_operand_error(p_.x, Quant::none, p_.w, p_.w_quant);
+    if (p_.scaled_as_codes()) t.bound_eps += bf16_operand_error(p_.multiplied(), p_.a_quant, p_.w, p_.w_quant);
     return t;
   }
   /// What all codes of row n of a weight are scaled by, beside block scales.
   double row_scale(const View& scale, const View& global, int64_t index, int64_t n) const {
     const double all = global.given() ? load(global, {index}) : 1;
-    if (p_.coded() && is_block(p_.w_quant)) return all;
+    if (p_.scaled_as_codes() && is_block(p_.w_quant)) return all;
     const bool one = scale.given() && scale.shape[scale.rank - 1] == 1;
     return all * at(scale, index, one ? 0 : n, 1);
   }
@@ -267,6 +302,40 @@ class Block {
       const double v = h[j].value / scale, spread = h[j].error / scale + std::fabs(v) * (scale_error + kEps);
       const double code = code_of(v);
       h[j] = {code, std::isfinite(v) ? std::max(code_of(v + spread) - code, code - code_of(v - spread)) : 0};
+    }
+  }
+
+  /// Replaces h by what its f8e4m3 codes mean.
+  void quantise_f8(Ranged* h, int64_t inter) const {
+    const Quant quant = p_.a_quant;
+    const int64_t block = is_block(quant) ? block_k(quant) : std::max<int64_t>(1, inter);
+    for (int64_t begin = 0; begin < inter; begin += block) quantise_f8_block(h + begin, std::min(block, inter - begin), quant);
+  }
+  static void quantise_f8_block(Ranged* h, int64_t n, Quant quant) {
+    double amax = 0, error = 0;
+    for (int64_t j = 0; j < n; ++j) {
+      if (std::isfinite(h[j].value)) amax = std::max(amax, std::fabs(h[j].value));
+      if (std::isfinite(h[j].error)) error = std::max(error, h[j].error);
+    }
+    const auto mx_scale = [](double largest) { return double{decode_e8m0(mx_scale_code<F8e4m3>(static_cast<float>(largest)))}; };
+    const bool mx = quant == Quant::per_1x32;
+    // The largest scale that a kernel may find, and the one of exact arithmetic.
+    const double most = mx ? mx_scale((amax + error) * (1 + kEps)) : std::max((amax + error) / 448, 0x1p-126);
+    const double scale = mx ? mx_scale(amax) : amax == 0 ? 0 : std::max(amax / 448, 0x1p-126);
+    const bool same = !mx || (mx_scale(std::max(0.0, amax - error) * (1 - kEps)) == most && scale == most);
+    if (error * 2 >= amax || !same) {  // any scale up to `most`: the code is half a step away from some value within the error
+      for (int64_t j = 0; j < n; ++j) {
+        const double magnitude = std::fabs(h[j].value) + h[j].error;
+        // 2^-4 of a normal value, 2^-10 of the scale of a subnormal one.
+        h[j].error += std::max(magnitude * 0x1p-4, most * 0x1p-10) * (1 + kEps) + magnitude * kEps;
+      }
+      return;
+    }
+    const double drift = mx ? 0 : error / amax + 2 * kEps;  // of the scale
+    for (int64_t j = 0; j < n; ++j) {
+      const double v = h[j].value / scale, spread = h[j].error / scale + std::fabs(v) * (drift + kEps), code = f8_of(v);
+      const double moved = std::isfinite(v) ? std::max(f8_of(v + spread) - code, code - f8_of(v - spread)) : 0;
+      h[j] = {code * scale, scale * (moved + drift * (std::fabs(code) + moved))};
     }
   }
 
