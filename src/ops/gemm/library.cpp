@@ -91,7 +91,8 @@ void pack_matrix(const PackArgs& args, int64_t index, std::byte* to) {
 
 void unpack_matrix(const View& weights, int64_t index, std::byte* rows) {
   if (weights.shape[weights.rank - 2] == 0 || weights.shape[weights.rank - 1] == 0) return;
-  onednn::unpack(packed_matrix(weights, index), weights.dtype, weights.shape[weights.rank - 2], weights.shape[weights.rank - 1], rows);
+  onednn::unpack(packed_matrix(weights, index), static_cast<const PackedHeader*>(weights.data)->matrix_bytes, weights.dtype,
+                 weights.shape[weights.rank - 2], weights.shape[weights.rank - 1], rows);
 }
 
 Support supports(const Gemm::Problem& p, const Device& device) {
@@ -108,6 +109,11 @@ Support supports(const Gemm::Problem& p, const Device& device) {
 size_t workspace(const Gemm::Problem& p, const Config&, const Device&) { return static_cast<size_t>(sums_bytes(p) + bias_bytes(p)); }
 
 void launch(const GemmArgs& args, const Gemm::Problem& p, const Config&, Launch& launch) {
+  const bool packed = p.b_format == WeightFormat::onednn;
+  launch_products(args, p, packed ? static_cast<const PackedHeader*>(args.b.data)->matrix_bytes : 0, launch);
+}
+
+void launch_products(const GemmArgs& args, const Gemm::Problem& p, int64_t packed_bytes, Launch& launch) {
   const bool direct = writes_c(p);
   auto* const sums = launch.workspace;
   auto* const wide_bias = reinterpret_cast<float*>(launch.workspace + sums_bytes(p));
@@ -118,7 +124,7 @@ void launch(const GemmArgs& args, const Gemm::Problem& p, const Config&, Launch&
   for (int64_t i = 0; i < p.batch; ++i) {
     const View a = matrix(args.a, i), c = matrix(args.c, i);
     View bias = vector(args.bias, i);
-    onednn::Product product{.a = a, .b = matrix(args.b, i), .packed = nullptr, .n = p.n, .c = c};
+    onednn::Product product{.a = a, .b = matrix(args.b, i), .packed = nullptr, .packed_bytes = packed_bytes, .n = p.n, .c = c};
     if (p.b_format == WeightFormat::onednn) product.packed = packed_matrix(args.b, i);
     product.threads = launch.threads;
     if (direct) {
@@ -167,6 +173,7 @@ void unpack_matrix(const View&, int64_t, std::byte*) { refuse(); }
 Support supports(const Gemm::Problem&, const Device&) { return Support::no("this build has no oneDNN"); }
 size_t workspace(const Gemm::Problem&, const Config&, const Device&) { return 0; }
 void launch(const GemmArgs&, const Gemm::Problem&, const Config&, Launch&) { refuse(); }
+void launch_products(const GemmArgs&, const Gemm::Problem&, int64_t, Launch&) { refuse(); }
 
 #endif
 

@@ -22,5 +22,7 @@ Support supports(const Gemm::Problem& problem, const Device& device);
 Guess guess(const Gemm::Problem& problem, const Device& device);
 size_t workspace(const Gemm::Problem& problem, const Config& config, const Device& device);
 void launch(const GemmArgs& args, const Gemm::Problem& problem, const Config& config, Launch& launch);
+/// The same for a b whose header need not be there: `packed_bytes` are those of one matrix in the library's layout.
+void launch_products(const GemmArgs& args, const Gemm::Problem& problem, int64_t packed_bytes, Launch& launch);
 
 }  // namespace eitri::library

@@ -163,13 +163,56 @@ void write_blob(memory::desc desc, const Question& question, std::byte* to) {
   std::memcpy(to, &blob, sizeof blob);
 }
 
-memory::desc read_blob(const std::byte* packed) {
+#if DNNL_VERSION_MAJOR < 3
+/// Counts within the arrays of the struct, and numbers whose products do not overflow: what the library's own functions take for granted.
+bool is_sound(const dnnl_memory_desc_t& d) {
+  const auto& blocking = d.format_desc.blocking;
+  if (d.ndims != 2 || d.format_kind != dnnl_blocked || d.offset0 != 0 || blocking.inner_nblks < 0 || blocking.inner_nblks > 4) return false;
+  for (int i = 0; i < blocking.inner_nblks; ++i)
+    if (blocking.inner_idxs[i] < 0 || blocking.inner_idxs[i] > 1 || blocking.inner_blks[i] < 1 || blocking.inner_blks[i] > 1024)
+      return false;
+  for (int i = 0; i < 2; ++i) {
+    int64_t reach = 0;
+    if (d.dims[i] < 0 || d.padded_dims[i] < d.dims[i] || d.padded_offsets[i] != 0 || blocking.strides[i] < 0 ||
+        __builtin_mul_overflow(d.padded_dims[i], blocking.strides[i], &reach) || reach > (int64_t{1} << 56))
+      return false;
+  }
+  return true;
+}
+memory::dims dims_of(const memory::desc& d) { return is_sound(d.data) ? d.dims() : memory::dims(); }
+memory::data_type type_in(const memory::desc& d) { return d.data_type(); }
+#else
+memory::dims dims_of(const memory::desc& d) {
+  const memory::dims offsets = d.get_padded_offsets();
+  const bool whole = std::all_of(offsets.begin(), offsets.end(), [](int64_t offset) { return offset == 0; });
+  return whole && d.get_submemory_offset() == 0 && d.get_format_kind() == memory::format_kind::blocked ? d.get_dims() : memory::dims();
+}
+memory::data_type type_in(const memory::desc& d) { return d.get_data_type(); }
+#endif
+
+/// The layout must be one of [k, n] elements that begins at the first byte, whatever its maker wrote: a product trusts it with every
+/// address. Its size is checked for each call (check_size).
+void check_layout(const memory::desc& desc, DType dtype, int64_t n, int64_t k) {
+  if (dims_of(desc) == memory::dims{k, n} && type_in(desc) == type_of(dtype)) return;
+  fail(Code::invalid_argument, str("gemm: b is packed for oneDNN with a layout that is not of the ", dtype, "[", n, ", ", k,
+                                   "] of its header; expected what pack_weights wrote"));
+}
+void check_size(const memory::desc& desc, int64_t matrix_bytes) {
+  if (matrix_bytes >= static_cast<int64_t>(kDescriptionBytes) && desc.get_size() <= static_cast<size_t>(matrix_bytes) - kDescriptionBytes)
+    return;
+  fail(Code::invalid_argument, str("gemm: b is packed for oneDNN with a layout of ", desc.get_size(), " bytes; expected at most ",
+                                   matrix_bytes - static_cast<int64_t>(kDescriptionBytes), ", as its header says"));
+}
+
+memory::desc read_blob(const std::byte* packed, DType dtype, int64_t n, int64_t k) {
   Blob blob;
   std::memcpy(&blob, packed, sizeof blob);
   if (blob.bytes > sizeof blob.data || blob.checksum != hash_bytes(blob.data, blob.bytes))
     fail(Code::invalid_argument, "gemm: b is packed for oneDNN with a damaged layout description; expected what pack_weights wrote");
   const auto* first = reinterpret_cast<const uint8_t*>(blob.data);
-  return deserialise<memory::desc>(std::vector<uint8_t>(first, first + blob.bytes));
+  auto desc = deserialise<memory::desc>(std::vector<uint8_t>(first, first + blob.bytes));
+  check_layout(desc, dtype, n, k);
+  return desc;
 }
 
 struct Key {
@@ -200,7 +243,7 @@ std::shared_ptr<const Entry> build(const Key& key, const std::byte* packed) {
   entry->a = plain(key.m, key.k, key.a, key.a_stride);
   entry->c = plain(key.m, key.n, key.c, key.c_stride);
   if (key.bias != DType::none) entry->bias = memory::desc({1, key.n}, type_of(key.bias), memory::format_tag::ab);
-  entry->stored = packed != nullptr ? read_blob(packed) : plain_weights(key.n, key.k, key.a, key.b_stride);
+  entry->stored = packed != nullptr ? read_blob(packed, key.a, key.n, key.k) : plain_weights(key.n, key.k, key.a, key.b_stride);
   const auto attempt = [&](const memory::desc& b) {
     const auto desc = describe(entry->a, b, entry->bias, entry->c, key.relu);
     entry->b = desc.weights_desc();
@@ -302,6 +345,7 @@ void multiply(const Product& product) {
     else key.b_stride = stride_of(b);
 
     const auto entry = find(key, product.packed);
+    if (product.packed != nullptr) check_size(entry->stored, product.packed_bytes);
     void* weights = product.packed != nullptr ? const_cast<std::byte*>(product.packed) + kDescriptionBytes : b.data;
     memory b_memory(entry->stored, cpu(), weights);
     if (entry->reorder) {
@@ -348,10 +392,12 @@ void pack(const View& rows, int64_t m_hint, std::byte* to) {
   });
 }
 
-void unpack(const std::byte* packed, DType dtype, int64_t n, int64_t k, std::byte* rows) {
+void unpack(const std::byte* packed, int64_t packed_bytes, DType dtype, int64_t n, int64_t k, std::byte* rows) {
   guarded([&] {
     if (dtype != DType::i8) {
-      memory from(read_blob(packed), cpu(), const_cast<std::byte*>(packed) + kDescriptionBytes);
+      const memory::desc stored = read_blob(packed, dtype, n, k);
+      check_size(stored, packed_bytes);
+      memory from(stored, cpu(), const_cast<std::byte*>(packed) + kDescriptionBytes);
       memory into(plain_weights(n, k, dtype, k), cpu(), rows);
       dnnl::reorder(from, into).execute(stream(), from, into);
       stream().wait();
@@ -367,6 +413,7 @@ void unpack(const std::byte* packed, DType dtype, int64_t n, int64_t k, std::byt
       multiply({.a = View(identity.data(), DType::i8, {count, k}),
                 .b = {},
                 .packed = packed,
+                .packed_bytes = packed_bytes,
                 .n = n,
                 .c = View(values.data(), DType::i32, {count, n}),
                 .threads = omp_get_max_threads()});

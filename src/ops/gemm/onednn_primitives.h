@@ -17,6 +17,7 @@ std::string refusal(DType a, DType c);
 struct Product {
   View a, b;
   const std::byte* packed = nullptr;  // of pack(); b is then not looked at
+  int64_t packed_bytes = 0;           // that are there, as the header of the weights says
   int64_t n = 0;
   View c;
   View bias = {};  // [n], f32 or c's dtype
@@ -29,8 +30,8 @@ void multiply(const Product& product);
 inline constexpr size_t kDescriptionBytes = 2048;
 size_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t m_hint);
 void pack(const View& rows, int64_t m_hint, std::byte* to);
-/// Contiguous rows of k. f32, bf16 and f16 bit for bit; i8 by multiplying with the identity, because a layout with
+/// Contiguous rows of k, from packed_bytes at `packed`. f32, bf16 and f16 bit for bit; i8 by multiplying with the identity, because a layout with
 /// compensation terms has no way back in the library.
-void unpack(const std::byte* packed, DType dtype, int64_t n, int64_t k, std::byte* rows);
+void unpack(const std::byte* packed, int64_t packed_bytes, DType dtype, int64_t n, int64_t k, std::byte* rows);
 
 }  // namespace eitri::onednn

@@ -47,7 +47,7 @@ Parts carve(const GroupedGemm::Problem& p, std::byte* base, size_t* used) {
 /// Matrix `expert` of b as a weight of rank 2.
 View matrix_of(const View& b, int64_t expert) {
   if (b.layout == Layout::strided) return slice(b, expert);
-  // The library row looks for matrix 0 behind a header and reads nothing of the header: step back from this matrix.
+  // launch_products looks for matrix 0 behind a header and reads nothing of the header: step back from this matrix.
   View view(packed_matrix(b, expert) - sizeof(PackedHeader), b.dtype, {b.shape[1], b.shape[2]});
   view.layout = Layout::packed;
   return view;
@@ -98,7 +98,9 @@ size_t library_workspace(const GroupedGemm::Problem& p, const Config& config, co
   return used + library::workspace(matmul(p, p.capacity), config, device);
 }
 
-void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config& config, Launch& launch) {
+void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, const Config&, Launch& launch) {
+  const bool packed = args.b.layout == Layout::packed;
+  const int64_t packed_bytes = packed ? static_cast<const PackedHeader*>(args.b.data)->matrix_bytes : 0;
   size_t used = 0;
   const Parts parts = carve(p, launch.workspace, &used);
   const int64_t count = find_runs(args, parts.runs);
@@ -113,7 +115,7 @@ void library_launch(const GroupedGemmArgs& args, const GroupedGemm::Problem& p, 
                         .b_scale = vector_of(args.b_scale, run.expert),
                         .activation = args.activation,
                         .gate = args.gate};
-    library::launch(gemm, matmul(p, run.rows), config, inner);
+    library::launch_products(gemm, matmul(p, run.rows), packed_bytes, inner);
   }
 }
 

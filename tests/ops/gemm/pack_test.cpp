@@ -187,5 +187,37 @@ TEST(Pack, LibraryLayoutsComeBackUnchanged) {
   }
 }
 
+TEST(Pack, LibraryLayoutsThatContradictTheirHeaderAreRefused) {
+  if (library::version() == 0) GTEST_SKIP() << "this build has no oneDNN";
+  Maker maker;
+  constexpr int64_t kN = 70, kK = 90;
+  const auto packed_of = [&](const char* name, int64_t n, int64_t k) {
+    return pack({.weights = maker.input(name, DType::f32, {n, k}, Fill::normal), .format = PackFormat::onednn, .m_hint = 16});
+  };
+  const Packed good = packed_of("good", kN, kK), tall = packed_of("tall", 5 * kN, kK);
+  const View a = maker.input("a", DType::f32, {3, kK}, Fill::normal), c = maker.output("c", DType::f32, {3, kN});
+  const auto call_with = [&](const Packed& weights) {
+    std::vector<std::byte> rows(kN * kK * 4);
+    EXPECT_THROW(library::unpack_matrix(weights.view, 0, rows.data()), Error);
+    return message_of([&] { call<Gemm>({.a = a, .b = weights.view, .c = c}); });
+  };
+  // A copy of `good` whose parts a test changes; the header's checksum is right again.
+  const auto forged = [&](auto&& change) {
+    Packed p = packed_of("good", kN, kK);
+    auto* header = static_cast<PackedHeader*>(p.view.data);
+    change(*header, static_cast<std::byte*>(p.view.data) + sizeof *header);
+    header->checksum = hash_bytes(header, offsetof(PackedHeader, checksum));
+    return p;
+  };
+  call<Gemm>({.a = a, .b = good.view, .c = c});
+  const auto* const tall_layout = static_cast<const std::byte*>(tall.view.data) + sizeof(PackedHeader);
+  const Packed other = forged([&](PackedHeader&, std::byte* layout) { std::memcpy(layout, tall_layout, 2048); });
+  EXPECT_NE(call_with(other).find("a layout that is not of the f32[70, 90] of its header"), std::string::npos) << call_with(other);
+  const Packed cut = forged([&](PackedHeader& h, std::byte*) { h.matrix_bytes = 2048 + kN * kK * 4; });
+  const int64_t whole = static_cast<const PackedHeader*>(good.view.data)->matrix_bytes;
+  if (whole - 2048 < kN * kK * 4 + 64) GTEST_SKIP() << "this library's layout has no padding to cut off";
+  EXPECT_NE(call_with(cut).find("bytes; expected at most 25200, as its header says"), std::string::npos) << call_with(cut);
+}
+
 }  // namespace
 }  // namespace eitri
