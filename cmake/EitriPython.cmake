@@ -21,11 +21,13 @@ set_target_properties(eitri_python PROPERTIES PREFIX "" OUTPUT_NAME _native SUFF
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/python_symbols.map)
 
 file(GLOB python_modules CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/python/eitri python/eitri/*)
-list(REMOVE_ITEM python_modules __pycache__)
+list(REMOVE_ITEM python_modules __pycache__ lib)  # lib: beside the module
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/python/eitri/bin)
 foreach(module IN LISTS python_modules)
   file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/python/eitri/${module} ${CMAKE_BINARY_DIR}/python/eitri/${module} SYMBOLIC)
 endforeach()
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/python/eitri/lib)
+file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/python/eitri/lib/_native.pyi ${CMAKE_BINARY_DIR}/python/eitri/lib/_native.pyi SYMBOLIC)
 file(CREATE_LINK ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/eitri ${CMAKE_BINARY_DIR}/python/eitri/bin/eitri SYMBOLIC)
 
 install(TARGETS eitri_python LIBRARY DESTINATION lib COMPONENT python EXCLUDE_FROM_ALL)

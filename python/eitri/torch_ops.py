@@ -63,12 +63,14 @@ def _traced_user_op(index, *args):
 
 def dispatch_user_op(index, args):
     refuse_gradients("user op", args)
+    refuse_tangents("user op", args)
     _user_ops[index](*args)
 
 
 def dispatch(name, args):
     """The call through torch's dispatcher: from the extension, for tensors that it does not read itself."""
     refuse_gradients(name, args)  # inside torch.func, wrappers that need a gradient have no memory of their own
+    refuse_tangents(name, args)
     register()
     return getattr(torch.ops.eitri, name).default(*args)
 
@@ -77,8 +79,27 @@ def _empty(like, shape, dtype):
     if dtype is None:
         dtype = like.dtype
     elif isinstance(dtype, str):
+        if dtype == "f4e2m1":  # two in a byte
+            shape = (*shape[:-1], shape[-1] // 2)
         dtype = torch_dtype(dtype)
     return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def has_tangent(value):
+    """Of a tensor inside a level of forward-mode differentiation."""
+    try:
+        return torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+    except RuntimeError:  # no level is open, or a tensor without storage
+        return False
+
+
+def refuse_tangents(name, tensors):
+    """Forward-mode differentiation (torch.func.jvp, dual tensors): results would have no tangent, which torch takes for 0."""
+    if getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0:
+        for value in tensors:
+            if isinstance(value, torch.Tensor) and has_tangent(value):
+                raise InvalidArgument(f"{name}: got a tensor with a tangent (forward-mode differentiation); expected one without "
+                                      "(eitri's operators have no gradient)")
 
 
 def refuse_gradients(name, tensors):

@@ -86,6 +86,7 @@ const TypeInfo& type_info(PyTypeObject* type) {
 struct Torch {
   bool (*grad_mode)() = nullptr;
   Ref is_grad_enabled, modes;         // modes: how many dispatch modes are active
+  Ref forward_ad;                     // the dict of torch.autograd.forward_ad
   PyCFunction count_modes = nullptr;  // the same without Python's calling convention, which costs more than the function
   PyObject* count_modes_self = nullptr;
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
@@ -98,6 +99,7 @@ struct Torch {
       count_modes = PyCFunction_GetFunction(modes.get());
       count_modes_self = PyCFunction_GetSelf(modes.get());
     }
+    forward_ad = attribute(attribute(attribute(torch, "autograd"), "forward_ad"), "__dict__");
     PyErr_Clear();
     if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr)
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
@@ -106,6 +108,12 @@ struct Torch {
     if (grad_mode != nullptr) return grad_mode();
     const Ref on = checked(PyObject_CallNoArgs(is_grad_enabled.get()));
     return on.get() == Py_True;
+  }
+  /// A level of forward-mode differentiation is open: tensors may have tangents, of which their memory says nothing.
+  bool has_tangents() const {
+    if (!forward_ad) return false;
+    PyObject* level = PyDict_GetItemString(forward_ad.get(), "_current_level");  // -1: none
+    return level != nullptr && PyLong_AsLong(level) >= 0;
   }
   bool traced() const {
     if (!modes) return false;
@@ -175,6 +183,7 @@ void Tensors::look_at_torch() {
   looked_at_torch_ = true;
   grad_enabled_ = torch_state().grad_enabled();
   if (wrappers_ == Wrappers::possible && torch_state().traced()) needs_torch_ = true;
+  tangents_ = torch_state().has_tangents();
 }
 
 View Tensors::read(PyObject* object, const char* name, Access access) {
@@ -231,6 +240,8 @@ View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* n
     return {};
   }
   if (is_torch && grad_enabled_) refuse_gradient(object, name);
+  if (is_torch && tangents_) [[unlikely]]
+    refuse_tangent(object, name);
   const View view = of_dl_tensor(tensor, name);
   if (is_torch && view.data == nullptr && view.size() != 0) needs_torch_ = true;  // fake or functional
   if (view.device.kind != DeviceKind::cpu) {
@@ -246,6 +257,13 @@ void Tensors::refuse_gradient(PyObject* object, const char* name) {
   const Ref flag = checked(PyObject_GetAttr(object, torch_state().requires_grad));
   require(flag.get() != Py_True, op_, ": ", name,
           " requires grad; expected a tensor that does not, or torch.no_grad() (eitri's operators have no gradient)");
+}
+
+void Tensors::refuse_tangent(PyObject* object, const char* name) {
+  const Ref module = checked(PyImport_ImportModule("eitri.torch_ops"));
+  const Ref has = checked(PyObject_CallMethod(module.get(), "has_tangent", "O", object));
+  require(has.get() != Py_True, op_, ": ", name,
+          " has a tangent (forward-mode differentiation); expected a tensor without (eitri's operators have no gradient)");
 }
 
 View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {

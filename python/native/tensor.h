@@ -38,6 +38,7 @@ class Tensors {
   View of_exchange(PyObject* object, const DlExchange& api, const char* name, bool is_torch);
   View of_old_torch(PyObject* object, const char* name, Access access);
   void refuse_gradient(PyObject* object, const char* name);
+  void refuse_tangent(PyObject* object, const char* name);
   View of_foreign(PyObject* object, const char* name, Access access);
   View of_buffer(PyObject* object, const char* name, Access access, DType explicit_dtype);
   bool of_dlpack(PyObject* object, const char* name, Access access, View& out);
@@ -52,7 +53,7 @@ class Tensors {
   const char* op_;
   Wrappers wrappers_;
   DType meant_ = DType::none;  // of the typed array that is being read
-  bool needs_torch_ = false, looked_at_torch_ = false, grad_enabled_ = false;
+  bool needs_torch_ = false, looked_at_torch_ = false, grad_enabled_ = false, tangents_ = false;
   const DlExchange* api_ = nullptr;
   DeviceId gpu_ = {};
   Stream foreign_stream_ = nullptr;

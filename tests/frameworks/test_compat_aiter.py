@@ -147,8 +147,8 @@ def test_quantisation():
     assert scale.shape == (1,) and codes.dtype == torch.float8_e4m3fn
     assert bool(((codes.double() * scale - x.double()).abs() <= x.double().abs() * 2.0**-4 + scale * 2.0**-10).all())
     assert aiter.get_hip_quant(QuantType.No)(x)[1] is None
-    with pytest.raises(eitri.Unsupported, match="per_1x32"):
-        aiter.get_hip_quant(QuantType.per_1x32)(x)
+    with pytest.raises(eitri.Unsupported, match="per_256x128"):
+        aiter.get_hip_quant(QuantType.per_256x128)(x)
 
 
 @pytest.mark.parametrize("dtype, layout", [(torch.bfloat16, (16, 16)), (torch.int8, (16, 16)), (torch.int8, (32, 16)),
@@ -343,6 +343,8 @@ def test_fused_moe_int8():
     assert torch.equal(given, out)
     with pytest.raises(eitri.Unsupported, match="per_1x128"):
         fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_1x128)
+    with pytest.raises(eitri.Unsupported, match="fused_moe: quant_type is QuantType.per_256x128"):
+        fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_256x128)
 
 
 @pytest.mark.parametrize("weight_stage", [1, 2])

@@ -153,6 +153,22 @@ def test_function_transforms_that_need_gradients_are_refused():
         torch.func.grad(lambda y: (eitri.rmsnorm(y) * w).sum())(x)
 
 
+def test_forward_mode_differentiation_is_refused():
+    x, tangent = randn(3, 8), randn(3, 8, seed=2)
+    with pytest.raises(eitri.InvalidArgument, match="tangent"):
+        torch.func.jvp(eitri.rmsnorm, (x,), (tangent,))
+    forward_ad = torch.autograd.forward_ad
+    expected = eitri.rmsnorm(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangent)
+        for call in (lambda: eitri.rmsnorm(dual), lambda: torch.ops.eitri.rmsnorm(dual, torch.empty_like(x)),
+                     lambda: eitri.rmsnorm(x, residual=dual)):
+            with pytest.raises(eitri.InvalidArgument, match="rmsnorm: .* tangent"):
+                call()
+        assert torch.equal(eitri.rmsnorm(x), expected)  # one without a tangent is as anywhere
+    assert torch.equal(eitri.rmsnorm(x), expected)
+
+
 def test_typed_tensors_of_integers():
     x = randn(3, 8).bfloat16()
     out = torch.empty_like(x)

@@ -41,6 +41,36 @@ def test_shapes_and_strides():
     refused("stride of 5 bytes", eitri.rmsnorm, records["x"])
 
 
+ONE, THREE = np.ones(8, np.float32), np.ones((2, 3, 8), np.float32)
+
+
+@pytest.mark.parametrize("bad", [ONE, THREE, np.float32(1), [[1.0]], None], ids=["1-d", "3-d", "0-d", "list", "None"])
+def test_ranks_are_refused_before_anything_is_allocated(bad):
+    ids, weights = np.zeros((2, 1), np.int32), np.ones((2, 1), np.float32)
+    refused("rmsnorm: x ", eitri.rmsnorm, bad)
+    refused("rmsnorm: x ", eitri.rmsnorm, bad, quant="per_token", out_dtype="i8")
+    refused("quantize: x ", eitri.quantize, bad)
+    refused("activation: x ", eitri.activation, bad)
+    refused("topk_gating: logits ", eitri.topk_gating, bad, 2)
+    refused("moe_sort: topk_ids ", eitri.moe_sort, bad, weights, 4)
+    refused("moe_combine: reverse ", eitri.moe_combine, A, bad)
+    refused("moe_combine: y ", eitri.moe_combine, bad, ids)
+    refused("fused_moe: x ", eitri.fused_moe, bad, A, A, weights, ids)
+    if not isinstance(bad, np.ndarray) or bad.ndim == 1:
+        refused("gemm: a ", eitri.gemm, bad, B)
+        refused("grouped_gemm: b ", eitri.grouped_gemm, A, bad, ids, ids, ids, tokens=1)
+    if bad is not ONE:
+        refused("grouped_gemm: sorted_ids ", eitri.grouped_gemm, A, THREE, bad, ids, ids, tokens=1)
+
+
+def test_counts_that_size_results():
+    ids, weights = np.zeros((2, 1), np.int32), np.ones((2, 1), np.float32)
+    refused("topk_gating: top_k is -1; expected at least 0", eitri.topk_gating, A, -1)
+    refused("topk_gating: top_k is 1.5; expected a number", eitri.topk_gating, A, 1.5)
+    refused("moe_sort: experts is -3", eitri.moe_sort, ids, weights, -3)
+    refused("moe_sort: block is 0; expected at least 1", eitri.moe_sort, ids, weights, 3, block=0)
+
+
 def test_outputs():
     out = np.empty((3, 4), np.float32)
     out.flags.writeable = False

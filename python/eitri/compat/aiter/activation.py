@@ -1,6 +1,9 @@
 """Activations: aiter.ops.activation. out: [.., inter], input: [.., 2 * inter] with the gate first."""
 
+import torch
+
 import eitri
+from eitri.compat.aiter.quant import dynamic_per_group_scaled_quant, static_per_tensor_quant
 from eitri.compat.aiter.table import peer
 
 MODULE = "aiter.ops.activation"
@@ -35,3 +38,19 @@ def swiglu_and_mul(out, input):
 def gelu_fast(out, input):
     """The tanh form, without a gate: input has the shape of out."""
     _act(out, input, "gelu_tanh", gate="none")
+
+
+@peer(MODULE)
+def scaled_silu_and_mul(out, input, scale):
+    """out fp8 (or i8) = silu(gate) * up / scale, scale f32 [1]."""
+    value = torch.empty(out.shape, dtype=torch.float32, device=input.device)
+    _act(value, input, "silu")
+    static_per_tensor_quant(out, value, scale)
+
+
+@peer(MODULE)
+def silu_and_mul_quant(out, input, scale, group_size=128, limit=0.0, shuffle_scale=False):
+    """silu(gate) * up, quantised by groups of the last dimension as dynamic_per_group_scaled_quant does."""
+    value = torch.empty(*input.shape[:-1], input.shape[-1] // 2, dtype=torch.float32, device=input.device)
+    _act(value, input, "silu", limit=limit)
+    dynamic_per_group_scaled_quant(out, value, scale, group_size, shuffle_scale)

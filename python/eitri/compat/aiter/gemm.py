@@ -6,7 +6,7 @@ import torch
 
 import eitri
 from eitri.compat.aiter import dtypes
-from eitri.compat.aiter.shuffle import plain_weight
+from eitri.compat.aiter.shuffle import plain_scale, plain_weight
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument
 
@@ -100,6 +100,65 @@ def gemm_a8w8_blockscale_bpreshuffle(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16
     columns = x_scale.reshape(-1).view(x_scale.shape[1], x_scale.shape[0]).t().contiguous()
     got = gemm_a8w8_blockscale(XQ, WQ, columns, w_scale, dtype, isBpreshuffled=True)
     return got if out is None else out.copy_(got)
+
+
+@peer(A8W8, "flatmm_a8w8_blockscale_asm")
+def flatmm_a8w8_blockscale_ASM(XQ, WQ, x_scale, w_scale, out):
+    """gemm_a8w8_blockscale into out, f16 or bf16; WQ shuffled if it is marked so."""
+    weight = plain_weight(WQ) if getattr(WQ, "is_shuffled", False) else WQ
+    return eitri.gemm(XQ, weight, a_scale=x_scale, b_scale=w_scale, a_quant="per_1x128", b_quant="per_128x128", out=out)
+
+
+def _mxfp8(A, B, ScaleA, ScaleB, dtype, fp4):
+    m, k = A.shape
+    a = plain_weight(A) if getattr(A, "is_shuffled", False) else A
+    b = plain_weight(B) if getattr(B, "is_shuffled", False) else B
+    out = torch.empty(m, B.shape[0], dtype=dtype, device=A.device)
+    eitri.gemm(a, eitri.typed(b.view(torch.uint8), "f4e2m1") if fp4 else b, a_scale=plain_scale(ScaleA, m, k // 32),
+               b_scale=plain_scale(ScaleB, B.shape[0], k // 32), a_quant="per_1x32", b_quant="per_1x32", out=out)
+    return out
+
+
+@peer(A8W8)
+def gemm_a8w8_mxfp8(A, B, ScaleA, ScaleB, dtype=dtypes.bf16, a_preshuffle=True, kernelName="", splitk=None):
+    """A fp8 [m, k], B fp8 [n, k], E8M0 scales [.., k / 32]; operands and scales plain, or as shuffle_weight and shuffle_scale mark them. CPUs."""
+    return _mxfp8(A, B, ScaleA, ScaleB, dtype, False)
+
+
+@peer(A8W8)
+def gemm_a8w4_mxfp8(A, B, ScaleA, ScaleB, dtype=dtypes.bf16, a_preshuffle=True, kernelName="", splitk=None):
+    """The same with B fp4x2 [n, k / 2]."""
+    return _mxfp8(A, B, ScaleA, ScaleB, dtype, True)
+
+
+@peer("aiter.ops.gemm_op_a16w16")
+def gemm_a16w16_asm(A, B, out, bias=None, splitK=None, kernelName=None, bpreshuffle=False):
+    """out [m, n] = A [m, k] B [n, k]^T + bias; B by shuffle_weight with bpreshuffle."""
+    weight = plain_weight(B) if bpreshuffle or getattr(B, "is_shuffled", False) else B
+    return eitri.gemm(A, weight, bias=_bias(bias, out.dtype), out=out)
+
+
+def _columns(weight):
+    """[k, n] as rows [n, k]: usually it is the transpose of such."""
+    rows = weight.t()
+    return rows if rows.stride(-1) == 1 or rows.shape[-1] <= 1 else rows.contiguous()
+
+
+@peer("aiter.ops.gradlib")
+def hipb_mm(mat1, mat2, solution_index, bias=None, out_dtype=None, scaleA=None, scaleB=None, scaleOut=None, bpreshuffle=None):
+    """mat1 [m, k] mat2 [k, n] + bias; fp8 with scales f32 [1], [m(, 1)] and [(1, )n]. solution_index is not looked at."""
+    refuse("hipb_mm", scaleOut=(scaleOut, None), bpreshuffle=(bpreshuffle, False))
+    return gemm_a16w16(mat1, _columns(mat2), bias, out_dtype, scaleA, scaleB)
+
+
+@peer("aiter.ops.gradlib")
+def rocb_mm(mat1, mat2, solution_index):
+    return gemm_a16w16(mat1, _columns(mat2))
+
+
+@peer("aiter.ops.gradlib", "hipb_destroy_extension", "rocb_create_extension", "rocb_destroy_extension")
+def hipb_create_extension():
+    """There is nothing to create."""
 
 
 @peer("aiter.ops.batched_gemm_op_a8w8")

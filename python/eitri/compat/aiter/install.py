@@ -21,17 +21,11 @@ MISSING = {
     "aiter.ops.cache": "reshape_and_cache reshape_and_cache_flash concat_and_cache_mla swap_blocks copy_blocks indexer_k_quant_and_cache",
     "aiter.ops.sample": "greedy_sample random_sample mixed_sample exponential",
     "aiter.ops.topk": "top_k_per_row_prefill top_k_per_row_decode",
-    "aiter.ops.activation": "scaled_silu_and_mul silu_and_mul_quant",
-    "aiter.ops.quant": "static_per_tensor_quant dynamic_per_tensor_quant dynamic_per_group_scaled_quant per_group_quant_hip "
-                       "per_tensor_quant_hip per_1x32_f4_quant per_1x32_f4_quant_hip per_1x32_mx_quant_hip smoothquant_fwd "
-                       "moe_smoothquant_fwd",
-    "aiter.ops.gemm_op_a8w8": "flatmm_a8w8_blockscale_ASM",
+    "aiter.ops.quant": "quant_mxfp4_hip moe_smooth_per_token_scaled_quant mxfp4_moe_sort_hip fused_dynamic_mxfp4_quant_moe_sort "
+                       "fused_dynamic_mxfp8_quant_moe_sort partial_transpose",
     "aiter.ops.gemm_op_a4w4": "gemm_a4w4 gemm_a4w4_blockscale gemm_a4w4_asm",
-    "aiter.ops.gemm_op_a16w16": "gemm_a16w16_asm",
-    "aiter.ops.gradlib": "hipb_mm hipb_create_extension rocb_mm",
-    "aiter.ops.moe_op": "fmoe fmoe_g1u1 fmoe_g1u1_tkw1 fmoe_g1u1_a16 fmoe_int8_g1u0 fmoe_fp8_blockscale_g1u1 moe_stage1_g1u1 "
-                        "moe_cktile2stages_gemm1 moe_cktile2stages_gemm2 moe_align_block_size",
-    "aiter.fused_moe_bf16_asm": "asm_moe asm_moe_tkw1",
+    "aiter.ops.gradlib": "hipb_findallsols rocb_findallsols",
+    "aiter.ops.moe_op": "moe_cktile2stages_gemm1 moe_cktile2stages_gemm2",
     "aiter.ops.deepgemm": "deepgemm",
     "aiter.ops.shuffle": "shuffle_weight_a16w4 shuffle_weight_NK shuffle_scale_a16w4",
     "aiter.dist.communication_op": "tensor_model_parallel_all_reduce tensor_model_parallel_all_gather "

@@ -6,8 +6,9 @@ and change no result, except that block_size shapes what moe_sorting returns."""
 import torch
 
 import eitri
+from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import ACTIVATIONS, ActivationType, QuantType
-from eitri.compat.aiter.shuffle import plain_weight
+from eitri.compat.aiter.shuffle import plain_scale, plain_weight
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
 
@@ -104,11 +105,64 @@ def _pairs(sorted_ids, num_valid, tokens, top_k):
     return pair, position[:-1].view(-1, 1)
 
 
-def _stage_weight(weight, scale, quant_type, name):
-    if quant_type not in (QuantType.No, QuantType.per_Token):
-        raise Unsupported(f"aiter.{name}: quant_type is {quant_type}; eitri has No and per_Token (i8) so far")
-    weight = plain_weight(weight) if getattr(weight, "is_shuffled", False) else weight
-    return weight, None if scale is None else scale.view(weight.shape[0], -1)
+# QuantType -> (what shares a scale of activations, of weights).
+QUANTS = {
+    QuantType.per_Tensor: ("per_tensor", "per_tensor"),
+    QuantType.per_Token: ("per_token", "per_token"),
+    QuantType.per_1x32: ("per_1x32", "per_1x32"),
+    QuantType.per_1x128: ("per_1x128", "per_128x128"),
+    QuantType.per_128x128: ("per_1x128", "per_128x128"),
+}
+
+
+def _is_fp4(tensor):
+    return tensor.dtype in (dtypes.fp4x2, torch.uint8)
+
+
+def _weight(weight):
+    """Plain rows; bytes of fp4x2 as eitri reads them."""
+    plain = plain_weight(weight) if getattr(weight, "is_shuffled", False) else weight
+    return eitri.typed(plain.view(torch.uint8), "f4e2m1") if _is_fp4(weight) else plain
+
+
+def _weight_scale(scale, weight, quant):
+    """[experts, ..] as eitri wants scales of a weight [experts, n, k]."""
+    if scale is None:
+        return None
+    experts, n, k = weight.shape
+    k *= 2 if _is_fp4(weight) else 1
+    if quant == "per_1x32":
+        return plain_scale(scale, experts * n, k // 32).view(experts, n, k // 32)
+    if quant == "per_128x128":
+        return scale.reshape(experts, -(-n // 128), -(-k // 128))
+    return scale.reshape(experts, 1) if quant == "per_tensor" else scale.reshape(experts, n)
+
+
+class _Quants:
+    """What a call's QuantType means for weights of this dtype: arguments of eitri's grouped_gemm."""
+
+    def __init__(self, function, quant_type, weight):
+        quant_type = QuantType(quant_type)
+        self.a = self.w = "none"
+        if quant_type is QuantType.No:
+            return
+        if quant_type not in QUANTS:
+            raise Unsupported(f"aiter.{function}: quant_type is {quant_type}; eitri has No, {', '.join(q.name for q in QUANTS)}")
+        if weight.dtype == torch.int8:
+            if quant_type is not QuantType.per_Token:
+                raise Unsupported(f"aiter.{function}: quant_type is {quant_type} with i8 weights; eitri has per_Token")
+            self.w = "per_token"
+            return
+        check_dtype(function, "w1", weight.dtype, (torch.int8, dtypes.fp8, dtypes.fp4x2, torch.uint8))
+        if _is_fp4(weight) and quant_type is not QuantType.per_1x32:
+            raise Unsupported(f"aiter.{function}: quant_type is {quant_type} with fp4 weights; eitri has per_1x32")
+        self.a, self.w = QUANTS[quant_type]
+
+    def a_scale(self, scale, rows):
+        """Of activations [rows, k]."""
+        if scale is None:
+            return None
+        return scale.reshape(-1) if self.a in ("none", "per_tensor", "per_token") else scale.reshape(rows, -1)
 
 
 @peer(OP)
@@ -116,12 +170,13 @@ def ck_moe_stage1_fwd(hidden_states, w1, w2, sorted_token_ids, sorted_expert_ids
                       a1_scale=None, block_m=32, sorted_weights=None, quant_type=QuantType.No, activation=ActivationType.Silu, splitk=0,
                       use_non_temporal_load=False, dst_type=None):
     """out [m, top_k, inter] = act(hidden_states w1[expert]^T) for each pair; 0 where a pair has no expert here. Returns out."""
-    w1, scale = _stage_weight(w1, w1_scale, QuantType(quant_type), "ck_moe_stage1_fwd")
+    quants = _Quants("ck_moe_stage1_fwd", quant_type, w1)
     activation, tokens = ActivationType(activation), hidden_states.shape[0]
     gated = w1.shape[1] == 2 * out.shape[-1]
     h = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
-    eitri.grouped_gemm(hidden_states, w1, sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
-                       a_scale=None if a1_scale is None else a1_scale.view(-1), b_scale=scale, row_weight=sorted_weights,
+    eitri.grouped_gemm(hidden_states, _weight(w1), sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
+                       a_scale=quants.a_scale(a1_scale, tokens), b_scale=_weight_scale(w1_scale, w1, quants.w), a_quant=quants.a,
+                       b_quant="none" if w1.dtype == torch.int8 else quants.w, row_weight=sorted_weights,
                        activation=ACTIVATIONS[activation], limit=7.0 if activation is ActivationType.Swiglu else 0.0,
                        gate="separated" if gated else "none", out=h)
     position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)[1]
@@ -134,16 +189,47 @@ def ck_moe_stage2_fwd(inter_states, w1, w2, sorted_token_ids, sorted_expert_ids,
                       a2_scale=None, block_m=32, sorted_weights=None, quant_type=QuantType.No, activation=ActivationType.Silu,
                       use_non_temporal_load=False):
     """out [m, dim] = sum over slots of weight * (inter_states [m, top_k, inter] w2[expert]^T); it is overwritten. Returns out."""
-    w2, scale = _stage_weight(w2, w2_scale, QuantType(quant_type), "ck_moe_stage2_fwd")
+    quants = _Quants("ck_moe_stage2_fwd", quant_type, w2)
     tokens, inter = out.shape[0], inter_states.shape[-1]
     pair, position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)
     pair = pair.clamp(max=max(tokens * topk - 1, 0))  # at padding any row: its product is not written
     y = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
-    eitri.grouped_gemm(inter_states.reshape(-1, inter)[pair], w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens,
-                       block=block_m, gather="position", a_scale=None if a2_scale is None else a2_scale.reshape(-1)[pair], b_scale=scale,
-                       row_weight=sorted_weights, out=y)
+    scale = quants.a_scale(a2_scale, tokens * topk)
+    if scale is not None and quants.a != "per_tensor":
+        scale = scale.view(torch.uint8)[pair].view(scale.dtype) if scale.element_size() == 1 else scale[pair]
+    rows = inter_states.reshape(-1, inter)
+    rows = rows.view(torch.uint8)[pair].view(rows.dtype) if rows.element_size() == 1 else rows[pair]
+    eitri.grouped_gemm(rows, _weight(w2), sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
+                       gather="position", a_scale=scale, b_scale=_weight_scale(w2_scale, w2, quants.w), a_quant=quants.a,
+                       b_quant="none" if w2.dtype == torch.int8 else quants.w, row_weight=sorted_weights, out=y)
     eitri.moe_combine(y, position.view(tokens, topk), out=out)
     return out
+
+
+@peer(OP)
+def moe_stage1_g1u1(input, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, inter_dim, kernelName="", block_m=32, ksplit=0,
+                    activation=ActivationType.Silu, quant_type=QuantType.No, a1_scale=None, w1_scale=None, sorted_weights=None):
+    """ck_moe_stage1_fwd with a gate; out [m, top_k, inter_dim]."""
+    ck_moe_stage1_fwd(input, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, out.shape[1], w1_scale=w1_scale,
+                      a1_scale=a1_scale, block_m=block_m, sorted_weights=sorted_weights, quant_type=quant_type, activation=activation)
+
+
+@peer(OP)
+def moe_align_block_size(topk_ids, num_experts, block_size, sorted_token_ids, experts_ids, token_nums, num_tokens_post_pad):
+    """vLLM's layout: pairs token * top_k + slot by expert, padded with their number; token_nums i32 [experts]: pairs of each expert."""
+    pairs = topk_ids.numel()
+    weights = torch.ones(topk_ids.shape, dtype=torch.float32, device=topk_ids.device)
+    s = eitri.moe_sort(topk_ids.to(torch.int32).contiguous(), weights, num_experts, block=block_size)
+    pair = _pairs(s.sorted_ids, s.num_valid, topk_ids.shape[0], topk_ids.shape[1])[0]
+    sorted_token_ids.fill_(pairs)
+    n = min(pair.shape[0], sorted_token_ids.shape[0])
+    sorted_token_ids[:n] = pair[:n].to(sorted_token_ids.dtype)
+    blocks = min(s.sorted_expert_ids.shape[0], experts_ids.shape[0])
+    experts_ids[:blocks] = s.sorted_expert_ids[:blocks].to(experts_ids.dtype)
+    known = topk_ids.reshape(-1).long()
+    known = known[(known >= 0) & (known < num_experts)]
+    token_nums.copy_(torch.bincount(known, minlength=num_experts).to(token_nums.dtype))
+    num_tokens_post_pad.copy_(s.num_valid[:1].to(num_tokens_post_pad.dtype))
 
 
 @peer(OP)
@@ -159,33 +245,36 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
               doweight_stage1=False, w1_scale=None, w2_scale=None, a1_scale=None, a2_scale=None, block_size_M=None, num_local_tokens=None,
               moe_sorting_dispatch_policy=0, dtype=None, hidden_pad=0, intermediate_pad=0, bias1=None, bias2=None, splitk=0,
               swiglu_limit=0.0, beta=4.0, linear_beta=25.0, gate_mode="separated"):
-    """QuantType.No: weights of hidden_states' dtype. per_Token: i8 weights with w1_scale [e, rows(, 1)] and w2_scale [e, dim(, 1)];
-    hidden_states bf16 or fp16, or i8 with a1_scale [m, 1]. w1 and w2 may be shuffled (shuffle_weight marks them)."""
-    activation, quant_type = ActivationType(activation), QuantType(quant_type)
-    if quant_type not in (QuantType.No, QuantType.per_Token):
-        raise Unsupported(f"aiter.fused_moe: quant_type is {quant_type}; eitri has No and per_Token (i8) so far")
-    if quant_type is QuantType.per_Token:
-        check_dtype("fused_moe", "w1", w1.dtype, (torch.int8,))
+    """QuantType.No: weights of hidden_states' dtype. per_Token: i8 or fp8 weights with w1_scale [e, rows(, 1)], w2_scale [e, dim(, 1)];
+    per_Tensor: fp8, [e(, 1)]; per_1x128 and per_128x128: fp8, [e, rows / 128, k / 128]; per_1x32: fp8 or fp4x2, E8M0 [e, rows, k / 32], shuffled
+    or not. Activations are quantised alike, except that per_Tensor's are by token, and that fp4 weights meet bf16 or fp16 as they are; or
+    hidden_states are codes with a1_scale. w1 and w2 may be shuffled (shuffle_weight marks them). i8 and No on GPUs too."""
+    activation, quants = ActivationType(activation), _Quants("fused_moe", quant_type, w1)
     refuse("fused_moe", a2_scale=(a2_scale, None), hidden_pad=(hidden_pad, 0), intermediate_pad=(intermediate_pad, 0))
-    if getattr(w1, "is_shuffled", False):
-        w1 = plain_weight(w1)
-    if getattr(w2, "is_shuffled", False):
-        w2 = plain_weight(w2)
-    if hidden_states.dtype != torch.int8:
+    coded = hidden_states.dtype in (torch.int8, dtypes.fp8)
+    if not coded:
         refuse("fused_moe", a1_scale=(a1_scale, None))
-    gated = w1.shape[1] == 2 * w2.shape[2]
+    gated = w1.shape[1] == 2 * w2.shape[2] * (2 if _is_fp4(w2) else 1)
     if gate_mode not in ("separated", "interleave"):
         raise InvalidArgument(f"aiter.fused_moe: gate_mode is {gate_mode!r}; expected 'separated' or 'interleave'")
     gate = "none" if not gated else "interleaved" if gate_mode == "interleave" else "separated"
-    dtype = dtype or (torch.bfloat16 if hidden_states.dtype == torch.int8 else hidden_states.dtype)
+    dtype = dtype or (torch.bfloat16 if coded else hidden_states.dtype)
     check_dtype("fused_moe", "dtype", dtype, (torch.float16, torch.bfloat16))
     limit = swiglu_limit or (7.0 if activation is ActivationType.Swiglu else 0.0)
     out = torch.empty(hidden_states.shape[0], w2.shape[1], dtype=dtype, device=hidden_states.device)
-
-    def scale_of(scale, weight):
-        return None if scale is None else scale.view(weight.shape[0], -1)
-
-    return eitri.fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, w1_scale=scale_of(w1_scale, w1), w2_scale=scale_of(w2_scale, w2),
-                           x_scale=None if a1_scale is None else a1_scale.view(-1), bias1=bias1, bias2=bias2, expert_mask=expert_mask,
-                           num_local_tokens=num_local_tokens, activation=ACTIVATIONS[activation], limit=limit, beta=beta,
-                           linear_beta=linear_beta, gate=gate, weight_stage="first" if doweight_stage1 else "second", out=out)
+    a_quant, w_quant = quants.a, quants.w
+    if w1.dtype == torch.int8:
+        a_quant = w_quant = "none"  # the only way of i8, on GPUs too
+    elif a_quant == "per_tensor":
+        a_quant = "per_token"
+        if coded:
+            a1_scale = a1_scale.reshape(-1).expand(hidden_states.shape[0]).contiguous()
+    elif _is_fp4(w1) and not coded:
+        a_quant = "none"
+    if a1_scale is not None:
+        a1_scale = a1_scale.reshape(-1) if a_quant in ("none", "per_token") else a1_scale.reshape(hidden_states.shape[0], -1)
+    return eitri.fused_moe(hidden_states, _weight(w1), _weight(w2), topk_weight, topk_ids, w1_scale=_weight_scale(w1_scale, w1, quants.w),
+                           w2_scale=_weight_scale(w2_scale, w2, quants.w), x_scale=a1_scale, bias1=bias1, bias2=bias2,
+                           expert_mask=expert_mask, num_local_tokens=num_local_tokens, activation=ACTIVATIONS[activation], limit=limit,
+                           beta=beta, linear_beta=linear_beta, gate=gate, weight_stage="first" if doweight_stage1 else "second",
+                           a_quant=a_quant, w_quant=w_quant, out=out)
