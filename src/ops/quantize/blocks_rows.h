@@ -23,22 +23,47 @@ EITRI_INLINE uint8_t narrow_f4(uint32_t bits) {
   return static_cast<uint8_t>(code | sign);
 }
 
+inline constexpr float kAbove[] = {0.25f, 1.25f, 2.5f, 5.0f}, kFrom[] = {0.75f, 1.75f, 3.5f};
+/// kLanes products as kLanes / 2 bytes: the same, a vector at a time.
+#if defined(__AVX512F__)
+EITRI_INLINE void store_f4(F product, std::byte* q) {
+  const auto word = [](uint32_t w) { return _mm512_set1_epi32(static_cast<int>(w)); };
+  const __m512i bits = _mm512_castps_si512(product.v), m = _mm512_and_si512(bits, word(0x7fffffffu)), one = word(1);
+  __m512i code = _mm512_setzero_si512();
+  for (const float midpoint : kAbove) code = _mm512_mask_add_epi32(code, _mm512_cmpgt_epu32_mask(m, word(float_bits(midpoint))), code, one);
+  for (const float midpoint : kFrom) code = _mm512_mask_add_epi32(code, _mm512_cmpge_epu32_mask(m, word(float_bits(midpoint))), code, one);
+  const __mmask16 number = _mm512_cmple_epu32_mask(m, word(0x7f800000u));
+  code = _mm512_mask_or_epi32(code, number, code, _mm512_and_si512(_mm512_srli_epi32(bits, 28), word(8)));
+  const __m128i pairs = _mm_maddubs_epi16(_mm512_cvtepi32_epi8(code), _mm_set1_epi16(0x1001));  // low + 16 * high
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(q), _mm_packus_epi16(pairs, pairs));
+}
+#elif defined(__AVX2__)
+EITRI_INLINE void store_f4(F product, std::byte* q) {
+  const auto word = [](uint32_t w) { return _mm256_set1_epi32(static_cast<int>(w)); };
+  // Magnitudes are not negative as signed numbers; a comparison that holds is -1.
+  const __m256i bits = _mm256_castps_si256(product.v), m = _mm256_and_si256(bits, word(0x7fffffffu));
+  __m256i code = _mm256_setzero_si256();
+  for (const float midpoint : kAbove) code = _mm256_sub_epi32(code, _mm256_cmpgt_epi32(m, word(float_bits(midpoint))));
+  for (const float midpoint : kFrom) code = _mm256_sub_epi32(code, _mm256_cmpgt_epi32(m, word(float_bits(midpoint) - 1)));
+  const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 28), word(8));
+  code = _mm256_or_si256(code, _mm256_andnot_si256(_mm256_cmpgt_epi32(m, word(0x7f800000u)), sign));
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+  const __m128i pairs = _mm_maddubs_epi16(_mm_packus_epi16(words, words), _mm_set1_epi16(0x1001));  // low + 16 * high
+  const int four = _mm_cvtsi128_si32(_mm_packus_epi16(pairs, pairs));
+  std::memcpy(q, &four, 4);
+}
+#endif
+
 template <DType kType> EITRI_INLINE void block_codes_f4(const std::byte* x, int64_t cols, float inverse, std::byte* q) {
-  constexpr int64_t kStep = 32;
   const F factor = F::set1(inverse);
-  for (int64_t j = 0; j < cols; j += kStep) {
-    const int64_t n = cols - j < kStep ? cols - j : kStep;
-    float product[kStep] = {};
-    uint32_t bits[kStep];
-    for (int64_t i = 0; i < n; i += F::kLanes) {
-      if (n - i >= F::kLanes) (load_as<kType>(x, j + i) * factor).store(product + i);
-      else (load_as_partial<kType>(x, j + i, n - i) * factor).store_partial(product + i, n - i);
-    }
-    std::memcpy(bits, product, sizeof bits);
-    uint8_t codes[kStep], pairs[kStep / 2];
-    for (int64_t i = 0; i < kStep; ++i) codes[i] = narrow_f4(bits[i]);
-    for (int64_t i = 0; i < kStep / 2; ++i) pairs[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
-    std::memcpy(q + j / 2, pairs, static_cast<size_t>(n / 2));
+  int64_t j = 0;
+#if defined(__AVX2__)
+  for (; j + F::kLanes <= cols; j += F::kLanes) store_f4(load_as<kType>(x, j) * factor, q + j / 2);
+#endif
+  for (; j < cols; j += 2) {  // portable, and the last few
+    float product[2];
+    for (int64_t i = 0; i < 2; ++i) (load_as_partial<kType>(x, j + i, 1) * factor).store_partial(product + i, 1);
+    q[j / 2] = static_cast<std::byte>(narrow_f4(float_bits(product[0])) | narrow_f4(float_bits(product[1])) << 4);
   }
 }
 
