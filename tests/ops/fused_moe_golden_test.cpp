@@ -297,7 +297,7 @@ struct BadCall {
 
 TEST(FusedMoeErrors, name_argument_got_and_wanted) {
   const BadCall calls[] = {
-      {"x is f32[1, 2]; expected bf16, f16 or i8",
+      {"x is f32[1, 2]; expected bf16, f16, i8 or f8e4m3",
        [](auto& a, auto& t) {
          a.x = t("x", DType::f32, {1, 2}, {});
        }},
