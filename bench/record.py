@@ -8,11 +8,14 @@ import argparse
 import datetime
 import hashlib
 import json
+import math
 import os
 import pathlib
 import platform
 import subprocess
 import tempfile
+
+import tune_suite
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The GPU suite: what the README and docs quote of GPUs.
@@ -56,6 +59,8 @@ def revisions():
                 if path.is_file():
                     h.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
         return h.hexdigest()[:16]
+    if not (ROOT / "src/ops").is_dir():
+        return {}  # binaries alone
     out = {op.name: digest([op.relative_to(ROOT)]) for op in sorted((ROOT / "src/ops").iterdir()) if op.is_dir()}
     out["device"] = digest(["src/device"])
     return out
@@ -81,9 +86,11 @@ def commit():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eitri", default=str(ROOT / "build/bin/eitri"), help="the command (default build/bin/eitri)")
-    parser.add_argument("--suite", action="append", choices=sorted(SUITES), help="default: those of the CPU; may be repeated")
+    parser.add_argument("--suite", action="append", choices=sorted([*SUITES, *tune_suite.ROUNDS]), help="default: those of the CPU; may be repeated")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--budget-ms", default="200", help="time for each side of a case (default 200)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="tune_*: no problem is begun later; each operator has its part")
+    parser.add_argument("--subset", type=int, help="tune_*: so many problems of each operator")
     parser.add_argument("--commit", help="where there is no git folder: the commit of the sources")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
@@ -101,10 +108,15 @@ def main():
         "revisions": revisions(),
         "system": platform.platform(),
         "load_average": pathlib.Path("/proc/loadavg").read_text().split()[:3],
-        "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & set(CPU_SUITES) else [])))),
+        "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & {*CPU_SUITES, "tune_cpu"} else [])))),
         "runs": [],
     }
     for suite in options.suite or CPU_SUITES:
+        if suite in tune_suite.ROUNDS:
+            runs = tune_suite.run(suite, str(pathlib.Path(options.eitri).resolve()), options.threads, options.seconds, options.subset)
+            result["runs"] += runs
+            print(tune_suite.table(runs))
+            continue
         for arguments in SUITES[suite]:
             full = threads + arguments + (["--budget-ms", options.budget_ms] if suite in CPU_SUITES else []) + ["--json"]
             if suite.startswith("jit"):  # with an empty cache: everything is compiled

@@ -18,6 +18,9 @@ namespace eitri::tune {
 /// what all rows share, and make() gives row i the same numbers. Then large problems are judged on their first rows.
 template <class Op> inline constexpr bool kFirstRowsStand = false;
 
+/// Of a ring of tensors, where a call reads little of its own.
+inline constexpr double kRingBytes = 1e9;
+
 inline double us_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
@@ -60,9 +63,25 @@ template <Operator Op> class Bench {
     return out;
   }
 
+  /// Sets of tensors that calls take in turn, so that no cache holds them: by what a call reads, within what memory and patience allow.
+  /// A call that reads little of its tensors (a few of many experts) may find some of it in a large cache.
+  void make_ring() {
+    if (!ring_.empty()) return;
+    const double bytes = std::max(1.0, Op::cost(problem_).bytes);
+    const double wanted = device_.is_gpu() ? 256e6 : std::max(64e6, 3.0 * static_cast<double>(device_.l3_bytes));
+    const double room = static_cast<double>(available_memory()) / 2;
+    const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
+    double made = 0;
+    for (size_t i = 0; i < sets && (i == 0 || made * (1 + 1.0 / static_cast<double>(i)) <= std::max(wanted, kRingBytes)); ++i) {
+      ring_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = i + 1, .poison = false}));
+      ring_.back()->upload(stream());
+      for (const auto& range : ring_.back()->maker().ranges()) made += static_cast<double>(range.bytes);
+    }
+  }
+
   double time(const std::string& kernel, const std::string& config, double sample_us) {
     const Route<Op> route = route_of(kernel, config, problem_);
-    if (ring_.empty()) make_ring();
+    make_ring();
     return device_.is_gpu() ? time_on_gpu(route, kernel + " " + config, sample_us) : time_on_cpu(route, kernel + " " + config, sample_us);
   }
 
@@ -212,17 +231,6 @@ template <Operator Op> class Bench {
     return {};
   }
 
-  void make_ring() {
-    const double bytes = std::max(1.0, Op::cost(problem_).bytes);
-    const double wanted = device_.is_gpu() ? 256e6 : std::max(64e6, 3.0 * static_cast<double>(device_.l3_bytes));
-    const double room = static_cast<double>(available_memory()) / 2;
-    const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
-    for (size_t i = 0; i < sets; ++i) {
-      ring_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = i + 1, .poison = false}));
-      ring_.back()->upload(stream());
-    }
-  }
-
   double time_on_cpu(const Route<Op>& route, const std::string& name, double sample_us) {
     const auto calls = [&](int64_t n) {
       const auto start = std::chrono::steady_clock::now();
@@ -252,7 +260,7 @@ template <Operator Op> class Bench {
     if (replay.graph == nullptr) {
       calls(1);
       const double us = timed([&] { calls(4); }, 4);
-      replay.calls = std::clamp<int64_t>(static_cast<int64_t>(std::max(sample_us, 2000.0) / std::max(us, 1.0)), 4, 2000);
+      replay.calls = std::clamp<int64_t>(static_cast<int64_t>(2 * sample_us / std::max(us, 1.0)), 4, 2000);
       replay.graph = std::make_unique<gpu::Graph>(device_, stream(), [&] { calls(replay.calls); });
       replay.graph->launch(stream());
     }
@@ -280,6 +288,7 @@ template <Operator Op> Subject subject_of(std::string_view text, const Device& d
   auto bench = std::make_shared<Bench<Op>>(text, device, options);
   return {
       .prepare = [bench] { bench->prepare(); },
+      .make_ring = [bench] { bench->make_ring(); },
       .check = [bench](const std::string& kernel, const std::string& config, int repeats) { return bench->check(kernel, config, repeats); },
       .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
 }

@@ -37,7 +37,7 @@ class Race {
 
   void round() {
     // A budget that is used up ends the race, but not before every candidate has a time.
-    if (result_.rounds > 0 && options_.out_of_time()) {
+    if (result_.rounds >= options_.least_rounds && options_.out_of_time()) {
       stopped_ = true;
       return;
     }
@@ -96,6 +96,10 @@ class Race {
     std::vector<size_t> field;
     for (size_t i = 0; i < tracks_.size(); ++i) {
       if (i == control_ || !runs(i)) continue;
+      if (options_.give_up > 0) {
+        tracks_[i].dropped = tracks_[i].score() > tracks_[best].score() + std::log(options_.give_up);
+        continue;
+      }
       // Certainly slower than the leader.
       if (tracks_[i].score() - tracks_[i].interval() > bar + options_.tie) tracks_[i].dropped = true;
       else field.push_back(i);

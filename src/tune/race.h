@@ -17,8 +17,10 @@ struct RaceOptions {
   double tie = 0.01;      // candidates within this of the best, or within the noise, are equal: the lowest index wins
   double settled = 0.01;  // stops when the leader is ahead of the rest by this and the noise
   double gate = 0.05;     // a round counts if its controls differ by less
+  double give_up = 0;     // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
   double discard = 2;     // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
   uint64_t seed = 1;      // of the order within rounds
+  int least_rounds = 1;   // that a race has when its time is over
   std::function<bool()> out_of_time = [] { return false; };  // asked between rounds; the race ends at the first good moment
 };
 

@@ -39,16 +39,25 @@ struct Checked {
 struct Subject {
   /// Makes the tensors and the reference's results that check() compares with.
   std::function<void()> prepare;
+  /// Makes the tensors that time() goes round.
+  std::function<void()> make_ring;
   /// `repeats`: calls on the first set of data; of a repeatable kernel they must give the same bits.
   std::function<Checked(const std::string& kernel, const std::string& config, int repeats)> check;
   /// Microseconds of a call: one sample of at least `sample_us` over a ring of buffers that no cache holds. Throws Error.
   std::function<double(const std::string& kernel, const std::string& config, double sample_us)> time;
 };
 
+/// What is not tried, by what the cost models expect.
+struct Pruning {
+  double kernels = 8;    // kernels that take this many times as long as the best are left out; 0: none
+  double configs = 1.5;  // from here on a kernel has its guessed config alone: as an alternative for when the best cannot be loaded, and in
+                         // case the model is wrong; 0: all have all
+};
+
 /// An op as the tuner sees it.
 struct TunedOp {
   std::string name;
-  Choices (*choices)(std::string_view problem, const Device& device, double prune);
+  Choices (*choices)(std::string_view problem, const Device& device, const Pruning& pruning);
   Subject (*subject)(std::string_view problem, const Device& device, const CheckOptions& options);
   /// The problems that recipes among the candidates make calls of: (op, problem).
   std::vector<std::pair<std::string, std::string>> (*children)(std::string_view problem, const Device& device);
@@ -56,12 +65,7 @@ struct TunedOp {
 
 std::vector<Config> every_config(Knobs knobs);
 
-/// Kernels that the cost model expects to be this many times slower than the best are tried with their guessed config alone: as
-/// alternatives for when the best cannot be loaded, and in case the model is wrong.
-inline constexpr double kGuessOnly = 1.5;
-
-/// `prune`: kernels that the cost model expects to take this many times longer than the best are refused; 0: none.
-template <Operator Op> Choices choices_of(std::string_view text, const Device& device, double prune) {
+template <Operator Op> Choices choices_of(std::string_view text, const Device& device, const Pruning& pruning) {
   const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
   auto all = candidates<Op>(problem, device);
   const Candidate<Op>* const best = safe_default(all);
@@ -72,14 +76,14 @@ template <Operator Op> Choices choices_of(std::string_view text, const Device& d
     const std::string revision(kernel_revision(Op::name, kernel.target));
     std::string refused = c.support.reason;
     if (c.support && &c != best && kernel.family == Family::reference) refused = "it is the reference";
-    if (c.support && refused.empty() && prune > 0 && c.guess.us > prune * best->guess.us)
+    if (c.support && refused.empty() && pruning.kernels > 0 && c.guess.us > pruning.kernels * best->guess.us)
       refused =
           str("the cost model expects ", std::round(c.guess.us), " us, and ", std::round(best->guess.us), " us of ", best->kernel->name);
     if (!refused.empty()) {
       out.all.push_back({kernel.name, "", c.guess.us, refused, revision});
       continue;
     }
-    const bool guess_only = prune > 0 && c.guess.us > kGuessOnly * best->guess.us;
+    const bool guess_only = pruning.configs > 0 && c.guess.us > pruning.configs * best->guess.us;
     for (const Config& config : guess_only ? std::vector<Config>{c.guess.config} : every_config(kernel.knobs)) {
       if (&c == best && config == c.guess.config) {
         out.control = out.all.size();

@@ -54,7 +54,7 @@ class Session {
     worker_.stop();  // a problem starts with a fresh heap
     if (open(true)) {
       check_all();
-      if (!field_.empty()) time_all();
+      if (!field_.empty()) options_.score_rounds > 0 ? score_all() : time_all();
     }
     out_.workers = worker_.started() - workers_before;
     return std::move(out_);
@@ -66,6 +66,7 @@ class Session {
 
   /// `check`: with the reference's results.
   bool open(bool check) {
+    const auto start = std::chrono::steady_clock::now();
     const Answer answer = worker_.ask({{"do", "open"},
                                        {"op", problem_.op},
                                        {"problem", problem_.problem},
@@ -74,9 +75,13 @@ class Session {
                                        {"check", check},
                                        {"most_flops", options_.check.most_flops}},
                                       options_.prepare_limit_s);
-    if (answer.ok()) return true;
+    out_.check_s += seconds_since(start);
+    has_ring_ = false;
+    return answer.ok() || failed(answer.why());
+  }
+  bool failed(const std::string& why) {
     out_.status = TuneStatus::failed;
-    out_.why = answer.why();
+    out_.why = why;
     return false;
   }
 
@@ -103,8 +108,10 @@ class Session {
 
   /// Asks the worker; what is wrong is rejected. The worker is gone afterwards if the candidate may have written anywhere.
   bool is_right(size_t i, int repeats) {
+    const auto start = std::chrono::steady_clock::now();
     const Answer answer = worker_.ask({{"do", "check"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"repeats", repeats}},
                                       options_.time_limit_s);
+    out_.check_s += seconds_since(start);
     if (!answer.ok()) {
       reject(i, answer.why(), is_its_fault(answer));
       return false;
@@ -155,9 +162,18 @@ class Session {
 
   /// Microseconds of one sample; NaN when the candidate failed, which rejects it.
   double sample(size_t i) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!has_ring_) {  // large tensors take longer than a sample may
+      const Answer made = worker_.ask({{"do", "ring"}}, options_.prepare_limit_s);
+      has_ring_ = made.ok() || failed("its tensors cannot be made: " + made.why());
+      lost_worker_ = !has_ring_;
+      if (lost_worker_) return NAN;
+    }
     const Answer answer =
         worker_.ask({{"do", "time"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"sample_us", options_.sample_us}},
                     options_.time_limit_s);
+    out_.time_s += seconds_since(start);
+    ++out_.samples;
     if (answer.ok()) return answer.json.at("us");
     reject(i, answer.why(), is_its_fault(answer));
     // A GPU that faulted answers every later call with that fault.
@@ -211,6 +227,8 @@ class Session {
     }
     RaceOptions confirm = options_.race;
     confirm.rungs = {options_.confirm_rounds};
+    confirm.least_rounds = 3;  // for an interval
+    confirm.out_of_time = out_of_time_;
     confirm.settled = std::numeric_limits<double>::infinity();
     confirm.seed = options_.race.seed + 1;
     const RaceResult last = run_race(finalists, control, confirm, "confirming");
@@ -237,6 +255,64 @@ class Session {
     if (other != others.end()) std::rotate(others.begin(), other, other + 1);
     order.insert(order.end(), others.begin(), others.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(2, others.size())));
     finish(adopted, order, first, standing);
+  }
+
+  /// The row of the journal and the default against the best of all candidates.
+  void score_all() {
+    const size_t control = out_.control_is_wrong ? field_.front() : choices_.control;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    RaceOptions options = options_.race;
+    options.rungs = {std::min(5, options_.score_rounds), options_.score_rounds};
+    options.settled = options.gate = kInfinity;
+    options.give_up = 2;
+    options.out_of_time = out_of_time_;
+    const RaceResult every = run_race(field_, control, options, "scoring");
+    out_.rounds = every.rounds;
+    if (lost_worker_ || every.control_us <= 0) return fail_run("the default cannot be timed");
+    Score& score = out_.score;
+    size_t best = control;
+    double least = 0;
+    for (size_t k = 0; k < field_.size(); ++k) {
+      const Standing& s = every.standings[k];
+      if (s.failed) continue;
+      ++score.timed;
+      score.every_us += s.us;
+      if (s.score < least) least = s.score, best = field_[k];
+    }
+    const JournalRecord* const row = journal_.find(problem_.op, std::string(device_.arch()), device_.units, problem_.problem);
+    size_t chosen = control;
+    if (row != nullptr) {
+      const auto it =
+          std::ranges::find_if(field_, [&](size_t i) { return choice(i).kernel == row->kernel && choice(i).config == row->config; });
+      if (it == field_.end()) return fail_run("the row's kernel and config are no candidate");
+      chosen = *it;
+    }
+    // The least of many times looks better than it is: the three run once more.
+    std::vector<size_t> three = {control};
+    for (const size_t i : {best, chosen})
+      if (std::ranges::find(three, i) == three.end()) three.push_back(i);
+    options.rungs = {std::max(9, options_.score_rounds / 2)};
+    options.give_up = 0;
+    options.seed += 1;
+    const RaceResult last = run_race(three, control, options, "scoring the row");
+    if (lost_worker_ || last.control_us <= 0) return fail_run("the default cannot be timed again");
+    const auto us = [&](size_t i) { return last.standings[static_cast<size_t>(std::ranges::find(three, i) - three.begin())].us; };
+    if (us(chosen) < us(best)) best = chosen;
+    if (us(control) < us(best)) best = control;
+    score.best_kernel = choice(best).kernel;
+    score.best_config = choice(best).config;
+    score.best_us = us(best);
+    score.row_us = us(chosen);
+    score.default_us = out_.control_is_wrong ? 0 : us(control);
+    score.noise = last.control_interval;
+    out_.status = TuneStatus::scored;
+    out_.kernel = choice(chosen).kernel;
+    out_.config = choice(chosen).config;
+    out_.control_kernel = choice(choices_.control).kernel;
+    out_.control_config = choice(choices_.control).config;
+    out_.us = score.row_us;
+    out_.control_us = score.default_us;
+    out_.noise = score.noise;
   }
 
   /// The winner of the race and two alternatives, as places in the field, without those that were rejected since: the best of another
@@ -347,13 +423,13 @@ class Session {
   std::map<size_t, std::string> rejected_;
   std::map<size_t, double> errors_;
   std::set<size_t> thorough_;  // right again and again
-  bool lost_worker_ = false;
+  bool lost_worker_ = false, has_ring_ = false;
 };
 
 }  // namespace
 
 std::span<const char* const> enum_names(TuneStatus) {
-  static constexpr const char* kNames[] = {"tuned", "default is best", "known", "unsupported", "failed", "out of time"};
+  static constexpr const char* kNames[] = {"tuned", "default is best", "known", "unsupported", "failed", "out of time", "scored"};
   return kNames;
 }
 
@@ -374,7 +450,7 @@ const TunedOp& Tuner::op_named(const std::string& name) const {
 }
 
 Choices Tuner::candidates(const TuneProblem& problem) const {
-  return op_named(problem.op).choices(problem.problem, device_, options_.prune);
+  return op_named(problem.op).choices(problem.problem, device_, options_.pruning);
 }
 
 bool Tuner::out_of_time() const { return seconds_since(start_) > options_.budget_s; }
@@ -393,14 +469,14 @@ Outcome Tuner::tune(const TuneProblem& problem) {
 }
 
 Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
-  Choices choices = op.choices(problem.problem, device_, options_.prune);
+  Choices choices = op.choices(problem.problem, device_, options_.pruning);
   if (choices.control >= choices.all.size()) {
     std::string why = "no kernel takes it";
     for (const Choice& c : choices.all) why += str("; ", c.kernel, ": ", c.refused);
     return {.problem = problem, .status = TuneStatus::unsupported, .why = why};
   }
   if (const JournalRecord* known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
-      known != nullptr && !options_.again && known->revisions == Session::revisions_of(choices)) {
+      known != nullptr && !options_.again && options_.score_rounds == 0 && known->revisions == Session::revisions_of(choices)) {
     return {.problem = problem,
             .status = TuneStatus::known,
             .why = str("tuned on ", known->date),

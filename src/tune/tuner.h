@@ -15,18 +15,22 @@
 namespace eitri::tune {
 
 struct TuneOptions {
-  std::string folder = kProjectTuned;                         // of rows and journal
-  std::vector<std::string> worker = {};                       // the worker's command; argv[0] is a path
-  std::string device = "cpu";                                 // "cpu", "cuda:0"
-  int threads = 0;                                            // 0: what OpenMP would use
-  double budget_s = std::numeric_limits<double>::infinity();  // of the run; a problem that has begun is ended early, not dropped
-  double time_limit_s = 20;                                   // of one check or sample of a candidate; then it is killed
-  double prepare_limit_s = 600;                               // of making a problem's tensors and reference
-  double min_gain = 0.02;                                     // that a candidate must save over the default, and more than the noise
-  double prune = 8;         // kernels that the cost model expects to be this much slower are left out; 0: none
+  std::string folder = kProjectTuned;    // of rows and journal
+  std::vector<std::string> worker = {};  // the worker's command; argv[0] is a path
+  std::string device = "cpu";            // "cpu", "cuda:0"
+  int threads = 0;                       // 0: what OpenMP would use
+  /// Of the run. A problem that has begun is ended early, not dropped: with fewer candidates, rounds, and rounds of confirmation.
+  double budget_s = std::numeric_limits<double>::infinity();
+  double time_limit_s = 20;      // of one check or sample of a candidate; then it is killed
+  double prepare_limit_s = 600;  // of making a problem's tensors and reference
+  double min_gain = 0.02;        // that a candidate must save over the default, and more than the noise
+  Pruning pruning = {};
   double sample_us = 1000;  // a sample lasts at least this long
   int confirm_rounds = 9;
-  int repeats = 20;    // calls of a finalist that must give the same bits; other candidates are called twice
+  int repeats = 20;  // calls of a finalist that must give the same bits; other candidates are called twice
+  /// Not 0: nothing is tuned, the row of each problem in the journal is scored. Every candidate is timed in this many rounds, without
+  /// halving (what takes twice the time of the best after 5 leaves); then the best, the row and the default run side by side.
+  int score_rounds = 0;
   bool again = false;  // also problems that the journal has
   CheckOptions check = {};
   RaceOptions race = {};
@@ -45,11 +49,19 @@ enum class TuneStatus : uint8_t {
   unsupported,   // no kernel takes it here
   failed,        // `why`
   out_of_time,   // the budget was used up before it began
+  scored,        // nothing is written
 };
 std::span<const char* const> enum_names(TuneStatus);
 
 struct Rejected {
   std::string kernel, config, why;
+};
+/// Microseconds of a call in the last race of TuneOptions::score_rounds.
+struct Score {
+  std::string best_kernel, best_config;  // of all candidates
+  double best_us = 0, row_us = 0, default_us = 0, noise = 0;
+  double every_us = 0;  // one call of each candidate, added up; those that left early too
+  size_t timed = 0;     // candidates
 };
 struct Outcome {
   TuneProblem problem;
@@ -62,7 +74,9 @@ struct Outcome {
   std::vector<Rejected> rejected = {};  // wrong, faulting, too slow to answer
   int rounds = 0, discarded = 0, workers = 0;
   bool noisy = false, control_is_wrong = false;
-  double seconds = 0;
+  double seconds = 0, check_s = 0, time_s = 0;  // in all; of that, answering checks (with references), and answering samples
+  int samples = 0;
+  Score score = {};
   double gain() const { return control_us > 0 && us > 0 ? 1 - us / control_us : 0; }
 };
 

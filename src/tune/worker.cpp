@@ -62,13 +62,17 @@ class Server {
     const std::string what = request.value("do", "");
     if (what == "open") return open(request);
     require(subject_.time != nullptr, what, ": no problem is open");
+    if (what == "ring") {
+      subject_.make_ring();
+      return {{"ok", true}};
+    }
     const std::string kernel = request.at("kernel"), config = request.at("config");
     if (what == "check") {
       const Checked c = subject_.check(kernel, config, request.at("repeats"));
       return {{"ok", true}, {"wrong", c.wrong}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
     }
     if (what == "time") return {{"ok", true}, {"us", subject_.time(kernel, config, request.at("sample_us"))}};
-    fail(Code::invalid_argument, str("request is ", what, "; expected open, check or time"));
+    fail(Code::invalid_argument, str("request is ", what, "; expected open, ring, check or time"));
   }
 
  private:

@@ -2,6 +2,7 @@
 // tuning. Both ends of its protocol: a line of JSON a request on its standard input, lines of JSON as answers on descriptor 3.
 //
 //   {"do":"open","op","problem","device","threads","check","most_flops"}   -> {"ok":true}
+//   {"do":"ring"}                                                           -> {"ok":true}
 //   {"do":"check","kernel","config","repeats"}                               -> {"ok":true,"wrong":"","error":0.1,"us":12.5}
 //   {"do":"time","kernel","config","sample_us"}                              -> {"ok":true,"us":12.3}
 //

@@ -11,7 +11,8 @@ from test_cli import COMMAND, ENVIRONMENT
 pytestmark = pytest.mark.skipif(not COMMAND.is_file(), reason=f"{COMMAND} is not built")
 
 PROBLEM_KEYS = ["op", "problem", "status", "why", "kernel", "config", "us", "spread_us", "default_kernel", "default_config", "default_us", "gain",
-                "noise", "noisy", "default_is_wrong", "candidates", "rejected", "rounds", "discarded_rounds", "workers", "seconds"]
+                "noise", "noisy", "default_is_wrong", "candidates", "rejected", "rounds", "discarded_rounds", "workers", "samples", "check_s", "time_s",
+                "seconds"]
 
 
 def tune(folder, *arguments, **environment):

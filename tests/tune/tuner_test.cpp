@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/log.h"
@@ -22,6 +23,21 @@ using testing::IsEmpty;
 
 std::span<const TunedOp> ops() {
   static const TunedOp kOps[] = {tuned_op<Probe>()};
+  return kOps;
+}
+
+/// Without the faults, whose time limits would make a test long.
+std::span<const TunedOp> right_ops() {
+  static const TunedOp kOps[] = {{.name = "probe",
+                                  .choices =
+                                      [](std::string_view problem, const Device& device, const Pruning& pruning) {
+                                        Choices choices = choices_of<Probe>(problem, device, pruning);
+                                        for (Choice& c : choices.all)
+                                          if (c.kernel.find(".right.") == std::string::npos) c.refused = "not of this test";
+                                        return choices;
+                                      },
+                                  .subject = subject_of<Probe>,
+                                  .children = children_of<Probe>}};
   return kOps;
 }
 
@@ -188,8 +204,8 @@ TEST_F(TunerTest, what_is_wrong_in_large_problems_alone_is_found_without_their_r
 TEST_F(TunerTest, a_default_that_is_wrong_is_said_and_replaced) {
   const TunedOp op{.name = "probe",
                    .choices =
-                       [](std::string_view problem, const Device& device, double prune) {
-                         Choices choices = choices_of<Probe>(problem, device, prune);
+                       [](std::string_view problem, const Device& device, const Pruning& pruning) {
+                         Choices choices = choices_of<Probe>(problem, device, pruning);
                          for (size_t i = 0; i < choices.all.size(); ++i)
                            if (choices.all[i].kernel == "probe.fault.drops_k_tail") choices.control = i;
                          return choices;
@@ -204,6 +220,44 @@ TEST_F(TunerTest, a_default_that_is_wrong_is_said_and_replaced) {
   EXPECT_EQ(outcome.config, "us=100");
   ASSERT_FALSE(rows().empty());
   EXPECT_EQ(rows()[0].baseline_us, 0) << "the time of a wrong default is no baseline";
+}
+
+TEST_F(TunerTest, a_score_compares_row_and_default_with_the_best_and_writes_nothing) {
+  Journal(folder_.path())
+      .add(JournalRecord{.op = "probe",
+                         .arch = std::string(cpu_device().arch()),
+                         .units = cpu_device().units,
+                         .problem = problem().problem,
+                         .revisions = "",
+                         .kernel = "probe.right.knob",
+                         .config = "us=200",
+                         .date = today(),
+                         .candidates = {}});
+  TuneOptions o = options();
+  o.score_rounds = 9;
+  const Outcome outcome = Tuner(right_ops(), cpu_device(), o).tune(problem());
+  ASSERT_EQ(outcome.status, TuneStatus::scored) << outcome.why;
+  const Score& score = outcome.score;
+  EXPECT_EQ(str(score.best_kernel, " ", score.best_config), "probe.right.knob us=100");
+  EXPECT_EQ(outcome.config, "us=200");
+  EXPECT_EQ(outcome.control_kernel, "probe.right.slow");
+  EXPECT_NEAR(score.row_us / score.best_us, 2, 0.8);
+  EXPECT_NEAR(score.default_us / score.best_us, 4, 1.6);
+  EXPECT_EQ(score.timed, 7u) << "the default is there twice: its guess has a config that its knobs do not list";
+  EXPECT_NEAR(score.every_us, 2 * 400 + (400 + 100 + 800 + 200) + 400, 900);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + str("/probe.", cpu_device().arch(), ".csv")));
+}
+
+TEST_F(TunerTest, a_budget_that_ends_cuts_the_rounds_of_the_race_and_of_its_confirmation) {
+  TuneOptions o = options();
+  o.race.rungs = {100000};
+  o.race.settled = 1e9;
+  o.confirm_rounds = 100000;
+  o.budget_s = 1;
+  const Outcome outcome = Tuner(right_ops(), cpu_device(), o).tune(problem());
+  EXPECT_EQ(outcome.status, TuneStatus::tuned);
+  EXPECT_EQ(outcome.config, "us=100");
+  EXPECT_LT(outcome.seconds, 20);
 }
 
 TEST_F(TunerTest, a_budget_that_is_used_up_leaves_the_rest) {

@@ -34,6 +34,8 @@ struct TuneCommand {
   bool all_stale = false, dry_run = false, again = false, json = false, follow = false;
   double share = 100;
   double time_limit_s = 20, min_gain = 2, prune = 8;
+  int score = 0;
+  double judge_gflop = 4;
 };
 
 const Device& device_of(const std::string& text) {
@@ -153,7 +155,14 @@ int run(const TuneCommand& command, const Common& common) {
   options.budget_s = seconds_of(command.budget);
   options.time_limit_s = command.time_limit_s;
   options.min_gain = command.min_gain / 100;
-  options.prune = command.prune;
+  options.pruning.kernels = command.prune;
+  if (command.prune == 0) options.pruning.configs = 0;
+  if (command.score > 0) {
+    options.score_rounds = command.score;
+    options.sample_us = 200;
+    options.pruning.configs = 0;
+  }
+  options.check.most_flops = command.judge_gflop * 1e9;
   options.again = command.again || command.all_stale;
   TuneReport report(problems.size());
   options.progress = [&](const std::string& what) { report.progress(what); };
@@ -265,6 +274,13 @@ void add_run_options(CLI::App& app, const std::shared_ptr<TuneCommand>& c) {
         const double times = std::strtod(text.c_str(), nullptr);
         return times == 0 || (times >= 1 && times <= 1e9) ? std::string() : "expected 0, or 1 and more; got " + text;
       });
+  app.add_option("--judge-gflop", c->judge_gflop, "Problems with more work are judged with fewer rows (default 4)")
+      ->check(CLI::Range(0.001, 1e6));
+  app.add_option(
+         "--score", c->score,
+         "Tune nothing: time every config of every kernel in this many rounds, and compare the tuned row and the default with the best")
+      ->type_name("ROUNDS")
+      ->check(CLI::Range(3, 10000));
   app.add_flag("--again", c->again, "Also problems that the journal has");
   app.add_flag("--dry-run", c->dry_run, "Only list the problems and how many candidates they have");
   app.add_flag("--json", c->json, "For machines");

@@ -22,27 +22,36 @@ double rounded(double us) { return std::round(us * 1000) / 1000; }
 ordered_json to_json(const Outcome& o) {
   auto rejected = ordered_json::array();
   for (const auto& r : o.rejected) rejected.push_back({{"kernel", r.kernel}, {"config", r.config}, {"why", r.why}});
-  return {{"op", o.problem.op},
-          {"problem", o.problem.problem},
-          {"status", std::string(to_string(o.status))},
-          {"why", o.why},
-          {"kernel", o.kernel},
-          {"config", o.config},
-          {"us", rounded(o.us)},
-          {"spread_us", rounded(o.spread_us)},
-          {"default_kernel", o.control_kernel},
-          {"default_config", o.control_config},
-          {"default_us", rounded(o.control_us)},
-          {"gain", rounded(o.gain())},
-          {"noise", std::isfinite(o.noise) ? ordered_json(rounded(o.noise)) : ordered_json(nullptr)},
-          {"noisy", o.noisy},
-          {"default_is_wrong", o.control_is_wrong},
-          {"candidates", o.candidates},
-          {"rejected", std::move(rejected)},
-          {"rounds", o.rounds},
-          {"discarded_rounds", o.discarded},
-          {"workers", o.workers},
-          {"seconds", rounded(o.seconds)}};
+  ordered_json out = {{"op", o.problem.op},
+                      {"problem", o.problem.problem},
+                      {"status", std::string(to_string(o.status))},
+                      {"why", o.why},
+                      {"kernel", o.kernel},
+                      {"config", o.config},
+                      {"us", rounded(o.us)},
+                      {"spread_us", rounded(o.spread_us)},
+                      {"default_kernel", o.control_kernel},
+                      {"default_config", o.control_config},
+                      {"default_us", rounded(o.control_us)},
+                      {"gain", rounded(o.gain())},
+                      {"noise", std::isfinite(o.noise) ? ordered_json(rounded(o.noise)) : ordered_json(nullptr)},
+                      {"noisy", o.noisy},
+                      {"default_is_wrong", o.control_is_wrong},
+                      {"candidates", o.candidates},
+                      {"rejected", std::move(rejected)},
+                      {"rounds", o.rounds},
+                      {"discarded_rounds", o.discarded},
+                      {"workers", o.workers},
+                      {"samples", o.samples},
+                      {"check_s", rounded(o.check_s)},
+                      {"time_s", rounded(o.time_s)},
+                      {"seconds", rounded(o.seconds)}};
+  if (o.status == TuneStatus::scored)
+    out["score"] = {{"best_kernel", o.score.best_kernel},        {"best_config", o.score.best_config},
+                    {"best_us", rounded(o.score.best_us)},       {"row_us", rounded(o.score.row_us)},
+                    {"default_us", rounded(o.score.default_us)}, {"timed", o.score.timed},
+                    {"every_us", rounded(o.score.every_us)}};
+  return out;
 }
 
 }  // namespace
@@ -115,6 +124,10 @@ void TuneReport::print(bool json, const std::string& folder) const {
   }
   fmt::print("{}", table.text());
   for (const Outcome& o : outcomes_) {
+    if (o.status == TuneStatus::scored)
+      fmt::print("{} {}: row {:.1f} %, default {:.1f} % over the best of {}: {} {}\n", o.problem.op, o.problem.problem,
+                 100 * (o.score.row_us / o.score.best_us - 1), 100 * (o.score.default_us / o.score.best_us - 1), o.score.timed,
+                 o.score.best_kernel, o.score.best_config);
     if (!o.why.empty() && o.status != TuneStatus::known)
       fmt::print("{} {}: {}: {}\n", o.problem.op, o.problem.problem, to_string(o.status), o.why);
     if (o.control_is_wrong) fmt::print("{} {}: THE DEFAULT IS WRONG: see below\n", o.problem.op, o.problem.problem);
