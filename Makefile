@@ -132,10 +132,11 @@ fuzz-replay:  ## the stored inputs and fixed mutations of them, under the saniti
 	@for source in $(wildcard tests/fuzz/*_fuzz.cpp); do name=$$(basename $$source .cpp); corpus=tests/fuzz/corpus/$${name%_fuzz}; \
 	  echo "$$name: $$(build/ci/bin/$${name}_replay $$(test -d $$corpus && echo $$corpus) --mutations 20000)" | tee -a $(RESULTS)/fuzz.txt; done
 
-docs: build  ## rewrites docs/generated from the kernel and settings tables
+docs: build  ## rewrites docs/generated from the kernel and settings tables, docs/generated/performance.md from bench/results
 	@mkdir -p docs/generated
 	build/bin/eitri ops --markdown > docs/generated/ops.md
 	build/bin/eitri doctor --settings-markdown > docs/generated/settings.md
+	$(PYTHON) tools/performance_page.py
 
 install: build  ## into PREFIX (default: CMake's)
 	$(CMAKE) --install build $(if $(PREFIX),--prefix $(PREFIX))

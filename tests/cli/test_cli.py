@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 
@@ -174,6 +175,41 @@ def test_explain_and_ops():
     page = answer("ops", "--markdown")
     assert all(kernel["kernel"] in page for op in ops for kernel in op["kernels"])
     assert "gemm" in answer("ops")
+
+
+def processors_of_nodes():
+    """NUMA node -> processors, of nodes that have some."""
+    found = {}
+    for folder in pathlib.Path("/sys/devices/system/node").glob("node[0-9]*"):
+        ranges = [part.split("-") for part in (folder / "cpulist").read_text().strip().split(",") if part]
+        if ranges:
+            found[int(folder.name[4:])] = sum(int(r[-1]) - int(r[0]) + 1 for r in ranges)
+    return found
+
+
+def threads_under(*prefix):
+    environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("OMP_")}
+    done = subprocess.run([*prefix, str(COMMAND), "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)["threads"]
+
+
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="there is no taskset")
+def test_a_process_bound_to_one_processor_has_one_thread():
+    assert threads_under("taskset", "-c", str(min(os.sched_getaffinity(0)))) == 1
+
+
+def test_a_process_bound_to_a_node_has_its_threads_and_runs_there():
+    nodes = processors_of_nodes()
+    if len(nodes) < 2:
+        pytest.skip(f"this machine has {len(nodes)} NUMA node with processors")
+    if shutil.which("numactl") is None:
+        pytest.skip("there is no numactl")
+    for node, processors in nodes.items():
+        prefix = ("numactl", f"--cpunodebind={node}", f"--membind={node}")
+        assert threads_under(*prefix) == processors
+        done = subprocess.run([*prefix, str(COMMAND), "gemm", "bench", "--m", "4", "--n", "512", "--k", "512", "--budget-ms", "20", "--json"],
+                              env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_doctor():

@@ -1,4 +1,5 @@
-"""docs/generated/ equals what the command prints now. Needs build/bin/eitri; `make docs` rewrites the pages."""
+"""docs/generated/ equals what the command prints now, and its performance.md what bench/results/ says. Needs build/bin/eitri; `make docs`
+rewrites the pages."""
 import os
 import subprocess
 import sys
@@ -6,6 +7,8 @@ import sys
 import repo
 
 PAGES = {"docs/generated/ops.md": ["ops", "--markdown"], "docs/generated/settings.md": ["doctor", "--settings-markdown"]}
+
+WRITER, TABLES = "tools/performance_page.py", "docs/generated/performance.md"
 
 
 def check(root):
@@ -22,8 +25,12 @@ def check(root):
             findings.append(f"{page}: missing; make docs writes it")
         elif (root / page).read_bytes() != result.stdout:
             findings.append(f"{page}: differs from what {shown} prints; run make docs")
+    if (root / WRITER).exists():
+        result = subprocess.run([sys.executable, str(root / WRITER), "--check"], capture_output=True, text=True, timeout=120)
+        if result.returncode != 0:
+            findings.append(f"{TABLES}: {result.stderr.strip()[-200:]}")
     for path in repo.files(root, "docs/generated"):
-        if path not in PAGES:
+        if path not in PAGES and not (path == TABLES and (root / WRITER).exists()):
             findings.append(f"{path}: nothing generates this page; remove it")
     return findings
 
@@ -35,6 +42,7 @@ CASES = [
     ("stale", {"build/bin/eitri": COMMAND + 'echo "$@" more\n', **GOOD}, "run make docs"),
     ("missing", {"build/bin/eitri": COMMAND + 'echo "$@"\n'}, "missing"),
     ("broken", {"build/bin/eitri": COMMAND + "exit 3\n", **GOOD}, "failed"),
+    ("stale results", {"build/bin/eitri": COMMAND + 'echo "$@"\n', **GOOD, WRITER: "import sys\nsys.exit('the page differs')\n"}, "the page differs"),
     ("left over", {"build/bin/eitri": COMMAND + 'echo "$@"\n', **GOOD, "docs/generated/old.md": ""}, "remove it"),
 ]
 
