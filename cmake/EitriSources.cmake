@@ -1,7 +1,7 @@
 # Collects the sources of the chain and gives each x86 file the flags of its ISA, by its name:
 #
 #   x86_avx2*.cpp    *_avx2*.cpp      AVX2, FMA, F16C
-#   x86_avx512*.cpp  *_avx512*.cpp    AVX-512 F BW DQ VL VNNI; with "avx512bf16" in the name also AVX-512 BF16
+#   x86_avx512*.cpp  *_avx512*.cpp    AVX-512 F BW DQ VL VNNI; with "avx512bf16" in the name also BF16, with "avx512vbmi" also VBMI
 #   x86_amx*.cpp     *_amx*.cpp       all of that and AMX tile, int8, bf16
 #
 # x86_amx*.cpp is compiled a second time with EITRI_AMX_EMULATED=1 and without the AMX flags: the tile instructions are
@@ -13,7 +13,9 @@ include(CheckCXXCompilerFlag)
 set(isa_avx2 -mavx2 -mfma -mf16c)
 set(isa_avx512 ${isa_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512)
 set(isa_avx512bf16 ${isa_avx512} -mavx512bf16)
-set(isa_amx ${isa_avx512bf16} -mamx-tile -mamx-int8 -mamx-bf16)
+set(isa_avx512vbmi ${isa_avx512} -mavx512vbmi)
+set(isa_amx_emulated ${isa_avx512bf16} -mavx512vbmi)
+set(isa_amx ${isa_amx_emulated} -mamx-tile -mamx-int8 -mamx-bf16)
 
 set(EITRI_X86 0)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -39,6 +41,8 @@ macro(eitri_apply_isa list)
       set(isa amx)
     elseif(name MATCHES "_avx512bf16")
       set(isa avx512bf16)
+    elseif(name MATCHES "_avx512vbmi")
+      set(isa avx512vbmi)
     elseif(name MATCHES "_avx512")
       set(isa avx512)
     elseif(name MATCHES "_avx2")
@@ -63,7 +67,7 @@ foreach(file IN LISTS eitri_sources)
     file(RELATIVE_PATH path ${CMAKE_CURRENT_SOURCE_DIR}/src ${file})
     set(twin ${CMAKE_BINARY_DIR}/generated/amx_emulated/${path})
     file(CONFIGURE OUTPUT ${twin} CONTENT "#define EITRI_AMX_EMULATED 1\n#include \"${path}\"\n")
-    set_source_files_properties(${twin} PROPERTIES COMPILE_OPTIONS "${isa_avx512bf16}" OBJECT_DEPENDS ${file})
+    set_source_files_properties(${twin} PROPERTIES COMPILE_OPTIONS "${isa_amx_emulated}" OBJECT_DEPENDS ${file})
     list(APPEND eitri_sources ${twin})
   endif()
 endforeach()

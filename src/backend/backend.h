@@ -32,7 +32,7 @@ struct Device {
   std::string name;         // "Intel(R) Xeon(R) Processor"
   Isa isa = Isa::portable;  // the level in use, forced or detected
   bool amx = false;         // the real thing, permission granted
-  bool avx512_bf16 = false;
+  bool avx512_bf16 = false, avx512_vbmi = false;
   bool avx512_fp16 = false;
   std::string gpu_arch;  // "sm_90a", "gfx942"; empty on a CPU
   int warp_size = 1;

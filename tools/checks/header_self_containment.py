@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import repo
 
-X86_FLAGS = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16"
+X86_FLAGS = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
 FOLDERS = ("src", "include", "tests", "tools")
 GUARD = re.compile(r"^#pragma once|^#ifndef (\w+)\n#define \1\b", re.M)  # the second form: headers that C programs read
 FLAGS = ["-std=c++20", "-fsyntax-only", "-x", "c++", "-w", "-fopenmp", "-DEITRI_X86=1"]

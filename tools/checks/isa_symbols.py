@@ -16,7 +16,7 @@ from pathlib import Path
 import repo
 
 OBJECTS = "build/CMakeFiles/eitri_core.dir"
-LEVEL = re.compile(r"_(amx|avx512bf16|avx512|avx2)")
+LEVEL = re.compile(r"_(amx|avx512bf16|avx512vbmi|avx512|avx2)")
 # `nm` letters of symbols that may be merged with those of other files: weak and unique ones, code or data.
 WEAK = re.compile(r"^[0-9a-f]* *([WVu]) (.*)$")
 

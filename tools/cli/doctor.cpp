@@ -114,6 +114,7 @@ int run(const DoctorOptions& options) {
         {"amx", {{"in_use", amx.empty()}, {"reason", amx}}},
         {"avx512_bf16", device.avx512_bf16},
         {"avx512_fp16", device.avx512_fp16},
+        {"avx512_vbmi", device.avx512_vbmi},
         {"units", device.units},
         {"threads", threads},
         {"cache_bytes", {{"l1", device.l1_bytes}, {"l2", device.l2_bytes}, {"l3", device.l3_bytes}}},
@@ -143,7 +144,9 @@ int run(const DoctorOptions& options) {
   table.add({"device", device.name});
   table.add({"level in use", fmt::format("{} (this machine can do {})", to_string(device.isa), to_string(best_isa()))});
   table.add({"AMX", amx.empty() ? "in use" : amx});
-  table.add({"AVX-512 bf16, fp16", fmt::format("{}, {}", device.avx512_bf16 ? "yes" : "no", device.avx512_fp16 ? "yes" : "no")});
+  const auto yes = [](bool has) { return has ? "yes" : "no"; };
+  table.add(
+      {"AVX-512 bf16, fp16, vbmi", fmt::format("{}, {}, {}", yes(device.avx512_bf16), yes(device.avx512_fp16), yes(device.avx512_vbmi))});
   table.add({"cores, threads", fmt::format("{}, {}", device.units, threads)});
   table.add(
       {"caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} MiB", device.l1_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 20)});

@@ -45,7 +45,7 @@ namespace {
 
 struct Features {
   Isa best = Isa::portable;
-  bool amx = false, avx512_bf16 = false, avx512_fp16 = false;
+  bool amx = false, avx512_bf16 = false, avx512_fp16 = false, avx512_vbmi = false;
   std::string amx_status = "this build has no x86 kernels";
   std::string name = "unknown CPU";
 };
@@ -94,11 +94,13 @@ Features detect() {
   const bool f_bw_dq_vl = bit(b, 16) && bit(b, 30) && bit(b, 17) && bit(b, 31), vnni = bit(c, 11);
   if ((xcr0 & 0xe6) != 0xe6 || !f_bw_dq_vl || !vnni) return f;
   f.avx512_fp16 = bit(d, 23);
+  f.avx512_vbmi = bit(c, 1);
   const bool amx_here = bit(d, 22) && bit(d, 24) && bit(d, 25) && (xcr0 & 0x60000) == 0x60000;
   if (uint32_t a1 = 0, b1 = 0, c1 = 0, d1 = 0; __get_cpuid_count(7, 1, &a1, &b1, &c1, &d1) != 0) f.avx512_bf16 = bit(a1, 5);
-  // The AMX kernels use AVX512-BF16 to round their results, so the emulated level needs it too.
-  f.best = f.avx512_bf16 ? Isa::x86_amx_emulated : Isa::x86_avx512;
-  if (amx_here && f.avx512_bf16) {
+  // The AMX kernels round their results with AVX512-BF16 and look codes up with VBMI, so the emulated level needs both too.
+  const bool beside_tiles = f.avx512_bf16 && f.avx512_vbmi;
+  f.best = beside_tiles ? Isa::x86_amx_emulated : Isa::x86_avx512;
+  if (amx_here && beside_tiles) {
     f.amx_status = ask_for_amx();
     f.amx = f.amx_status.empty();
     if (f.amx) f.best = Isa::x86_amx;
@@ -185,6 +187,7 @@ Device device_at(Isa isa) {
   d.units = usable_cores();
   d.amx = isa == Isa::x86_amx;
   d.avx512_bf16 = isa >= Isa::x86_avx512 && f.avx512_bf16;
+  d.avx512_vbmi = isa >= Isa::x86_avx512 && f.avx512_vbmi;
   d.avx512_fp16 = isa >= Isa::x86_avx512 && f.avx512_fp16;
   const auto cache = [](int name, int64_t fallback) {
     const int64_t bytes = sysconf(name);

@@ -488,7 +488,8 @@ template <Target kTarget> Guess decode_guess(const Problem& p, const Device& dev
   const double added = pairs * static_cast<double>(p.hidden) * 4;
   const double tasks = experts * (w1_chunks + w2_chunks);
   const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
-                    overlapped_us(cost.flops, panel_rate(kTarget, a_type(kTarget, p), device), cost.bytes, device);
+                    overlapped_us(cost.flops + moe_decoding_flops(kTarget, p, device), panel_rate(kTarget, a_type(kTarget, p), device),
+                                  cost.bytes, device);
   return {.config = {}, .us = us};
 }
 

@@ -14,6 +14,7 @@
 #include "dispatch/explain.h"
 #include "ops/fused_moe/rows.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/panel_rows.h"
 #include "ops/grouped_gemm/grouped_gemm.h"
 #include "ops/grouped_gemm/panel_rows.h"
 #include "ops/moe_combine/moe_combine.h"
@@ -185,6 +186,18 @@ double children_us(const FusedMoe::Problem& p, int64_t tile_m, const Device& dev
 
 }  // namespace
 
+double moe_decoding_flops(Target target, const FusedMoe::Problem& p, const Device& device) {
+  if (!p.decodes()) return 0;
+  const Quant quant = p.coded() ? p.w_quant : Quant::none;
+  const auto flops = [&](double experts, double rows, int64_t inter) {
+    const double codes = experts * static_cast<double>(p.w1_rows(inter) + inter) * static_cast<double>(p.hidden);
+    return panel_rows::decoding_flops(target, p.w, quant, rows, codes, device);
+  };
+  const double experts = std::max(1.0, p.expected_experts());
+  return flops(experts, static_cast<double>(p.pairs()) / experts, p.inter) +
+         (p.shared_inter > 0 ? flops(1, static_cast<double>(p.tokens), p.shared_inter) : 0);
+}
+
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   constexpr double kChildUs = 3, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
   const Cost cost = FusedMoe::cost(p);
@@ -199,11 +212,10 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
     const int tile_m = rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64;
     return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
-  const double us =
-      kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
-      overlapped_us(cost.flops,
-                    panel_rate(best_target(p, device), multiplied_type(best_target(p, device), p.multiplied(), p.a_quant), device),
-                    cost.bytes, device);
+  const Target target = best_target(p, device);
+  const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
+                    overlapped_us(cost.flops + moe_decoding_flops(target, p, device),
+                                  panel_rate(target, multiplied_type(target, p.multiplied(), p.a_quant), device), cost.bytes, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};
 }

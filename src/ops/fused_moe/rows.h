@@ -9,6 +9,9 @@ namespace eitri {
 /// task packs its rows of x anew.
 inline constexpr int64_t kMaxDecodeTokens = 256;
 
+/// Flops whose time decoding the active experts' weights takes; 0 where weights are not codes.
+double moe_decoding_flops(Target target, const FusedMoe::Problem& problem, const Device& device);
+
 template <Target kTarget> Support decode_supports(const FusedMoe::Problem& problem, const Device& device);
 template <Target kTarget> Guess decode_guess(const FusedMoe::Problem& problem, const Device& device);
 size_t decode_workspace(const FusedMoe::Problem& problem, const Config& config, const Device& device);

@@ -140,17 +140,21 @@ int64_t panel_scratch(int64_t m, int64_t k, int64_t panels, int64_t element_byte
 // coded_i8: of i4 without block scales. i8: both i8, a_scale and b_scale required, k <= kMaxI8K.
 inline constexpr int64_t kMaxI8K = 131071;  // 128 * 128 * k stays within int32
 
+inline constexpr int64_t kFewRows = 16, kFewK = 20480;  // rows of a whole k that lie in L2 as tiles: 640 KiB
+
 namespace amx {
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
 void coded_i8(const PanelTask&);
+void coded_few_bf16(const PanelTask&);  // what coded_bf16 calls: 1 to kFewRows rows, 0 < k <= kFewK
 }  // namespace amx
 namespace amx_emulated {  // the same source with the tile instructions in software
 void panel_bf16(const PanelTask&);
 void panel_i8(const PanelTask&);
 void coded_bf16(const PanelTask&);
 void coded_i8(const PanelTask&);
+void coded_few_bf16(const PanelTask&);
 }  // namespace amx_emulated
 namespace avx512 {
 void panel_bf16(const PanelTask&);
@@ -162,6 +166,11 @@ void coded_i8(const PanelTask&);
 void coded_f16(const PanelTask&);
 void coded_f32(const PanelTask&);
 }  // namespace avx512
+namespace avx512vbmi {
+void coded_bf16(const PanelTask&);
+void coded_f16(const PanelTask&);
+void coded_f32(const PanelTask&);
+}  // namespace avx512vbmi
 /// The epilogue alone, for sums that something else computed: row r of the task's sums (f32, or i32) starts at
 /// sums + r * stride bytes and holds 32 columns of panel task.panel_begin, then of the following panels. Up to 31 sums
 /// beyond the last column are read (not used).

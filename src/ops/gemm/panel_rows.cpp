@@ -50,7 +50,9 @@ PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
     case Target::x86_amx:
       return device.amx ? pick(nullptr, amx::coded_bf16, nullptr, amx::coded_i8)
                         : pick(nullptr, amx_emulated::coded_bf16, nullptr, amx_emulated::coded_i8);
-    case Target::x86_avx512: return pick(avx512::coded_f32, avx512::coded_bf16, avx512::coded_f16, avx512::coded_i8);
+    case Target::x86_avx512:
+      return device.avx512_vbmi ? pick(avx512vbmi::coded_f32, avx512vbmi::coded_bf16, avx512vbmi::coded_f16, avx512::coded_i8)
+                                : pick(avx512::coded_f32, avx512::coded_bf16, avx512::coded_f16, avx512::coded_i8);
     case Target::x86_avx2: return pick(avx2::coded_f32, avx2::coded_bf16, avx2::coded_f16, avx2::coded_i8);
 #endif
     case Target::any_cpu: return pick(portable::coded_f32, portable::coded_bf16, portable::coded_f16, portable::coded_i8);
@@ -76,16 +78,23 @@ bool packs_before(const Gemm::Problem& p) { return p.b_format == WeightFormat::s
 double weight_bytes(const Gemm::Problem& p) { return static_cast<double>(p.batch * p.n * p.k) * bits(p.weight()) / 8.0; }
 constexpr int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Rows whose multiplication takes as long as decoding the weights once, at the shares of peak below. AVX-512: measured at m = 1
-/// against bf16, on the machine of the table below. The others are estimates from operations: of a k-step of 1024 codes AMX decodes 4 bits
-/// in 96, 8 bits in 288 and scales in 256 more (mxfp4: 64), two a cycle, and multiplies a row in 4.4 cycles.
-double decode_rows(Target target, const Gemm::Problem& p) {
-  if (!p.coded()) return 0;
-  const bool nibbles = bits(p.weight()) == 4, scaled = is_block(p.b_quant),
-             powers = p.weight() == DType::f4e2m1 && p.b_quant == Quant::per_1x32;
+/// Rows whose multiplication, at the shares of peak below, takes as long as decoding the weights once for `rows` rows. AVX-512 and AMX: from
+/// bench/panel_bench.cpp on one core of a Xeon with AMX and VBMI, 2026-11-30, weights in L2 (AMX for many rows: n = k = 4096, m = 256
+/// against bf16 in turn). Of a k-step of 1024 codes a row takes 46 and 4.4 cycles there. The others are estimates from operations.
+double decode_rows(Target target, DType weight, Quant quant, double rows, const Device& device) {
+  const bool nibbles = bits(weight) == 4, fp8 = weight == DType::f8e4m3, scaled = is_block(quant), short_groups = quant == Quant::per_1x16;
   switch (target) {
-    case Target::x86_amx: return (nibbles ? 11 : 33) + (powers ? 7 : scaled ? 29 : 0);
-    case Target::x86_avx512: return nibbles ? 2 : 5;
+    case Target::x86_amx:
+      // Up to 16 rows, beside a tile product of 16: block scales meet the sums of their group, row by row.
+      if (rows <= static_cast<double>(kFewRows)) {
+        if (short_groups) return 24 + 1.6 * rows;
+        const double groups = !scaled ? 0 : block_k(quant) == 32 ? 1 : 0.25;
+        return (nibbles ? -2.5 : 10) + 0.7 * rows + groups * (5 + 0.6 * rows);
+      }
+      if (fp8) return quant == Quant::per_1x32 ? 50 : quant == Quant::per_1x128 ? 50 : scaled ? 33 : 25;
+      if (!nibbles) return scaled ? 38 : 22;
+      return !scaled ? 8 : weight == DType::i4 ? 27 : short_groups ? 25 : 17;
+    case Target::x86_avx512: return fp8 ? (device.avx512_vbmi ? 3 : 5) : short_groups ? 2.6 : 2.1;
     case Target::x86_avx2: return nibbles ? 8 : 14;
     default: return 60;
   }
@@ -183,15 +192,22 @@ double rate_of_one(Target target, DType dtype, const Device& device) {
   return target == Target::x86_avx512 && dtype == DType::i8 ? 3.9 * f32 : f32;
 }
 
+double decoding_flops(Target target, DType weight, Quant quant, double rows, double codes, const Device& device) {
+  if (rows <= 0) return 0;
+  constexpr double kBlockRows = 96, kTileBlockRows = 352;  // decoded for at a time
+  const double blocks = std::ceil(rows / (target == Target::x86_amx ? kTileBlockRows : kBlockRows));
+  // A tile product takes its time whatever it holds.
+  const double idle = target == Target::x86_amx ? std::max(0.0, static_cast<double>(kFewRows) - rows) : 0;
+  return 2 * (idle + blocks * decode_rows(target, weight, quant, rows, device)) * codes;
+}
+
 double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
   const DType math = multiplied_type(target, p.a, p.a_quant);
   const Efficiency e = efficiency(target, math);
-  constexpr double kBlockRows = 96, kTileBlockRows = 352;  // decoded for at a time
-  const double blocks = std::ceil(static_cast<double>(p.m) / (target == Target::x86_amx ? kTileBlockRows : kBlockRows));
-  // Decoding takes the place of what a panel costs to load; a tile has 16 rows whatever it holds.
-  const double least = p.coded() && target != Target::x86_amx ? 1 : e.full_rows;
-  const double rows = std::max(static_cast<double>(p.m), least) + blocks * decode_rows(target, p);
-  const double flops = 2.0 * static_cast<double>(p.batch) * rows * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const double m = static_cast<double>(p.m), weights = static_cast<double>(p.batch * p.n) * static_cast<double>(p.k);
+  // Decoding takes the place of what a panel costs to load.
+  const double flops = p.coded() ? 2 * m * weights + decoding_flops(target, p.weight(), p.b_quant, m, weights, device)
+                                 : 2 * std::max(m, e.full_rows) * weights;
   return flops / (std::max(rate_of_one(target, math, device), 1e6) * e.of_peak) * 1e6;
 }
 

@@ -25,6 +25,8 @@ Partition partition(const Gemm::Problem& problem, int split, int threads);
 
 /// flop/s (i8: op/s) of one thread at the level of `target`, from the device's measured profile.
 double rate_of_one(Target target, DType dtype, const Device& device);
+/// Flops whose time decoding `codes` weights takes in a product with `rows` rows each, all blocks of rows together.
+double decoding_flops(Target target, DType weight, Quant quant, double rows, double codes, const Device& device);
 /// Time of `flops` of a gemm with m rows on one thread: compute only.
 double compute_us(Target target, const Gemm::Problem& problem, const Device& device);
 

@@ -13,7 +13,9 @@
 // next group's come in between the tile products of the next block's first step, where they cost nothing; a finished
 // group's epilogue runs during the steps of the block after it, on the vector ports that tile products leave idle.
 // Bound by: weights from memory up to 64 rows, then the feed of tiles from L1 and L2.
-// Coded panels (x86_decode.h): the same loops over bf16 tiles decoded a chunk at a time into L1, once for each block of rows.
+// Coded panels (x86_amx_decode.h): the same loops over tiles decoded a chunk at a time into L1, once for each block of rows. Decoding the
+// next chunk between the tile products of this one was slower: it takes the room in which loads from L2 wait. Up to 16 rows:
+// x86_amx_few.cpp.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other rows.
 #include <cstring>
@@ -23,7 +25,7 @@
 #include "device/x86/vec.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
-#include "ops/gemm/x86_decode.h"
+#include "ops/gemm/x86_amx_decode.h"
 #include "ops/gemm/x86_transpose.h"
 
 namespace eitri {
@@ -34,14 +36,14 @@ using namespace eitri::vec512;
 namespace tiles = eitri::EITRI_AMX_TILES;
 
 constexpr int64_t kGroupRows = 32;
-constexpr int64_t kSumsRow = kPanelColumns * 4;           // bytes of a row of sums
-constexpr int64_t kSumsTile = 16 * kSumsRow;              // from the upper 16 rows to the lower
-constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;     // 4 KiB
-constexpr int64_t kStepWeights = 2 * kTileBytes;          // weights of a k-step
-constexpr int64_t kMostA = 880 << 10;                     // bytes of an A block
-constexpr int64_t kCodesAhead = 4096;                     // bytes of codes between fetch and use
-constexpr int64_t kCodedChunk = 8, kMostCodedChunk = 20;  // k-steps decoded at a time up to 16 rows, and at most
-constexpr int64_t kStreamBytes = 2 << 20;                 // c of this size bypasses the caches
+constexpr int64_t kSumsRow = kPanelColumns * 4;        // bytes of a row of sums
+constexpr int64_t kSumsTile = 16 * kSumsRow;           // from the upper 16 rows to the lower
+constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;  // 4 KiB
+constexpr int64_t kStepWeights = 2 * kTileBytes;       // weights of a k-step
+constexpr int64_t kMostA = 880 << 10;                  // bytes of an A block
+constexpr int64_t kCodesAhead = 8192;                  // bytes of codes between fetch and use
+constexpr int64_t kMostCodedChunk = 20;                // k-steps decoded at a time: 40 KiB of L1
+constexpr int64_t kStreamBytes = 2 << 20;              // c of this size bypasses the caches
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -65,7 +67,7 @@ struct Plan {
       steps = least(steps, kMostA / (rows * kStepBytes));
     }
     if (task.chunk_k > 0) chunk = task.chunk_k;
-    if (task.codes.dtype != DType::none) chunk = task.chunk_k == 0 && task.m <= 16 ? kCodedChunk : least(chunk, kMostCodedChunk);
+    if (task.codes.dtype != DType::none) chunk = least(chunk, kMostCodedChunk);
     // Even shares instead of a small rest.
     if (task.m > 16) rows = divide_up(divide_up(task.m, divide_up(task.m, rows)), kGroupRows) * kGroupRows;
     if (all_steps > 0) steps = divide_up(all_steps, divide_up(all_steps, steps));
@@ -263,55 +265,6 @@ template <Sums kSums> void finish_empty(const PanelTask& task) {
   }
 }
 
-/// Steps of a coded panel as tiles of bf16. A scaled code is rounded to it, to nearest: by at most 2^-8 of itself, and not at all where
-/// it has 8 bits (f8e8m0 scales; f4e2m1 x f8e4m3).
-template <DType kCode, bool kScaled> struct DecodeBf16 {
-  static void run(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    for (const int64_t end = step + steps; step < end; ++step) {
-      fetch_codes(codes, panel, step, kCodesAhead);
-      for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes)
-        decode_tile<kCode, kScaled>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 scale) {
-          if constexpr (kScaled) {
-            const __m512i even = _mm512_add_epi32(_mm512_castps_si512(_mm512_mul_ps(even_of(pairs), scale)), half);
-            const __m512i odd = _mm512_add_epi32(_mm512_castps_si512(_mm512_mul_ps(odd_of(pairs), scale)), half);
-            pairs = _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, high_half(), 0xf8);
-          }
-          _mm512_store_si512(to + row * 64, pairs);
-        });
-    }
-  }
-};
-
-/// mxfp4: a power of two moves the exponents of all but zeros.
-void decode_mxf4(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
-  for (const int64_t end = step + steps; step < end; ++step) {
-    fetch_codes(codes, panel, step, kCodesAhead);
-    for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes) {
-      const std::byte* const at = panel + coded_scale_offset(codes, step) + tile * 16;
-      const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-      const __m512i pair = _mm512_or_si512(code, _mm512_slli_epi32(code, 16));
-      const __m512i moved = _mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7);
-      decode_tile<DType::f4e2m1, false>(codes, panel, step, tile, [&](int row, __m512i pairs, __m512 /*scale*/) {
-        const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(0x7fff));
-        _mm512_store_si512(to + row * 64, _mm512_mask_add_epi16(pairs, some, pairs, moved));
-      });
-    }
-  }
-}
-/// i4 as i8, in steps of 64 k.
-void decode_i4_quads(const PanelCodes& codes, const std::byte* panel, int64_t step, int64_t steps, std::byte* to) {
-  for (const int64_t end = step + steps; step < end; ++step, to += 2 * kTileBytes) {
-    fetch_codes(codes, panel, 2 * step, kCodesAhead);
-    fetch_codes(codes, panel, 2 * step + 1, kCodesAhead);
-    decode_quads(codes, panel, step, to);
-  }
-}
-DecodeFn decoder_of(const PanelCodes& codes) {
-  const bool powers = codes.dtype == DType::f4e2m1 && codes.scale == DType::f8e8m0;
-  return powers ? decode_mxf4 : vec512::decoder_of<DecodeBf16>(codes);
-}
-
 bool may_stream(const PanelTask& task) {
   const int64_t width = task.c_dtype == DType::f32 ? 4 : 2;
   return task.m > 64 && task.m * task.n * width >= kStreamBytes && task.gate == GateLayout::none &&
@@ -329,7 +282,6 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   const bool fetches = !plain && !kCoded;  // of weights: decoders fetch codes themselves
   const bool split_k = steps > plan.steps;
   const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
-  const DecodeFn decode = !kCoded ? nullptr : kSums == Sums::i32 ? decode_i4_quads : decoder_of(task.codes);
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
 
@@ -345,6 +297,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   PanelVectors vectors[2];  // alternating: a pending group may belong to the panel before
   int64_t slot = 0;
   Pending pending;
+  const UnpackFn unpack = !kCoded ? nullptr : kSums == Sums::i32 ? unpack_quads : unpack_of(task.codes);
   std::byte* previous = nowhere;
   bool previous_has_two = false;
   tiles::configure();
@@ -381,7 +334,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
           const int64_t count = least(plan.chunk, here - c0);
           const std::byte* b = b_panel + c0 * kStepWeights;
           if constexpr (kCoded) {
-            decode(task.codes, task.b + panel * weight_panel, k0 + c0, count, plain_panel);
+            unpack(task.b + panel * weight_panel, k0 + c0, count, kCodesAhead, plain_panel);
             b = plain_panel;
           }
           const bool first = k0 + c0 == 0, final = last && c0 + count == here;
@@ -429,7 +382,11 @@ namespace amx {
 #endif
 void panel_bf16(const PanelTask& task) { run<Sums::f32, false>(task); }
 void panel_i8(const PanelTask& task) { run<Sums::i32, false>(task); }
-void coded_bf16(const PanelTask& task) { run<Sums::f32, true>(task); }
+void coded_bf16(const PanelTask& task) {
+  if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
+  if (task.m <= kFewRows && task.k > 0 && task.k <= kFewK) return coded_few_bf16(task);
+  run<Sums::f32, true>(task);
+}
 void coded_i8(const PanelTask& task) { run<Sums::i32, true>(task); }
 }  // namespace amx or amx_emulated
 

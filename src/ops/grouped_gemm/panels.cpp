@@ -194,9 +194,13 @@ template <Target kTarget> Guess panel_guess(const GroupedGemm::Problem& p, const
   const double rate = panel_rate(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device);
   // Plain weights are packed on the way: about one more pass over them in cache; of codes a slow one.
   const double packing = p.b_format == WeightFormat::strided ? (p.coded() ? 8 : 0.5) * cost.bytes : 0;
+  const double experts = p.expected_experts(), rows = static_cast<double>(p.expected_rows()) / std::max(1.0, experts);
+  const double decoding = !p.coded() ? 0
+                                     : panel_rows::decoding_flops(kTarget, p.weight(), p.b_quant, rows,
+                                                                  experts * static_cast<double>(p.n) * static_cast<double>(p.k), device);
   return {.config = {},
-          .us = kStartUs + kRunUs * p.expected_experts() / workspace_threads(device) +
-                overlapped_us(cost.flops, rate, cost.bytes + packing, device)};
+          .us = kStartUs + kRunUs * experts / workspace_threads(device) +
+                overlapped_us(cost.flops + decoding, rate, cost.bytes + packing, device)};
 }
 
 size_t panel_workspace(const GroupedGemm::Problem& p, const Config&, const Device& device) {

@@ -1,15 +1,19 @@
 // Weights of few bits: every code through every row, packing and its refusals, and what gemm says about scales that do not fit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "base/numeric.h"
 #include "harness/every_kernel.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/pack.h"
 #include "ops/gemm/packed.h"
+#include "ops/gemm/weight_codes.h"
 
 namespace eitri {
 namespace {
@@ -88,6 +92,51 @@ TEST(Coded, EveryCodeIsDecodedExactly) {
         });
       }
 }
+
+#if EITRI_X86
+// The same at levels that this machine would not choose, in calls of so few rows that kernels stream the weights.
+TEST(Coded, EveryCodeIsDecodedExactlyForFewRows) {
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) GTEST_SKIP() << "this machine has no AVX-512 VNNI";
+  struct Level {
+    const char* name;
+    PanelFn function;
+  };
+  std::vector<Level> levels = {{"avx512", avx512::coded_bf16}};
+  if (best_isa() > Isa::x86_avx512) {
+    levels.push_back({"avx512vbmi", avx512vbmi::coded_bf16});
+    levels.push_back({"amx_emulated", amx_emulated::coded_bf16});
+  }
+  if (best_isa() == Isa::x86_amx) levels.push_back({"amx", amx::coded_bf16});
+  constexpr int64_t kN = 300, kK = 150;
+  std::vector<uint16_t> a(static_cast<size_t>(kK * kK));
+  for (int64_t i = 0; i < kK; ++i) a[static_cast<size_t>(i * (kK + 1))] = encode_bf16(1.0f);
+  for (const Coding coding : kCodings) {
+    const Weights w(coding, kN, kK);
+    const Packed packed = pack({.weights = w.view, .quant = w.quant, .scale = w.scale});
+    for (const Level& level : levels)
+      for (const int64_t rows : {1, 2, 3, 4, 16, 17, 70}) {
+        std::vector<float> c(static_cast<size_t>(kK * kN), kNan);
+        PanelTask task;
+        task.a_stride = kK * 2, task.n = kN, task.k = kK;
+        task.b = packed_matrix(packed.view, 0), task.panel_end = panel_count(kN, GateLayout::none);
+        task.codes = panel_codes(coding.dtype, coding.quant);
+        task.c_stride = kN * 4;
+        Buffer scratch(static_cast<size_t>(panel_scratch(rows, kK, task.panel_end, 2, false)));
+        std::memset(scratch.data(), 0xff, scratch.size());
+        task.scratch = scratch.data();
+        for (int64_t i = 0; i < kK; i += rows) {
+          task.m = std::min(rows, kK - i);
+          task.a = reinterpret_cast<const std::byte*>(a.data() + i * kK), task.c = reinterpret_cast<std::byte*>(c.data() + i * kN);
+          level.function(task);
+        }
+        for (int64_t i = 0; i < kK; ++i)
+          for (int64_t j = 0; j < kN; ++j)
+            ASSERT_EQ(c[static_cast<size_t>(i * kN + j)], w.at(j, i))
+                << str(level.name, " ", coding.dtype, " ", coding.quant, " rows ", rows, " at [", j, ", ", i, "]");
+      }
+  }
+}
+#endif
 
 // The same with i8 activations, whose sums are whole: all 16 codes, -8 included, at every place of a span.
 TEST(Coded, EveryI4CodeMeetsI8Exactly) {
