@@ -120,6 +120,34 @@ void parse_jit(Parsed& out, std::string_view value, const Setting& self) {
   else refuse(self, value, self.type);
 }
 
+void parse_tune(Parsed& out, std::string_view value, const Setting& self) {
+  const size_t colon = std::min(value.find(':'), value.size());
+  const std::string_view mode = value.substr(0, colon);
+  int* number = nullptr;
+  int most = 100;
+  if (mode == "off") {
+    out.settings.tune = TuneMode::off;
+  } else if (mode == "online") {
+    out.settings.tune = TuneMode::online;
+    number = &out.settings.tune_percent;
+  } else if (mode == "block") {
+    out.settings.tune = TuneMode::block;
+    number = &out.settings.tune_seconds;
+    most = 3600;
+  } else {
+    refuse(self, value, self.type);
+  }
+  if (colon == value.size()) return;
+  const std::string_view text = value.substr(colon + 1);
+  int parsed = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  if (number == nullptr || !whole || parsed < 1 || parsed > most) {
+    refuse(self, value, "off, online:1 to online:100 (percent), or block:1 to block:3600 (seconds)");
+  }
+  *number = parsed;
+}
+
 void parse_compiler(Parsed& out, std::string_view value, const Setting& self) {
   split(value, ',', [&](std::string_view part) {
     const size_t equals = std::min(part.find('='), part.size());
@@ -143,6 +171,11 @@ constexpr std::array kSettings = {
             parse_tuned},
     Setting{"EITRI_RECORD", "absolute path", "none",
             "Folder: problems without a tuned row are added to its misses.csv, for `eitri tune --from-record`", parse_record},
+    Setting{
+        "EITRI_TUNE", "off|online[:percent]|block[:seconds]", "off",
+        "Problems without a tuned row: online: tuned by a process beside this one, for 5 % of the time; block: tuned before their first "
+        "call returns, for 60 s at most",
+        parse_tune},
     Setting{"EITRI_FORCE", "op=kernel[,...]", "none",
             "Use this kernel for every call of the op; a call that it does not support is an error", parse_force},
     Setting{"EITRI_ISA", "portable|x86_avx2|x86_avx512|x86_amx_emulated|x86_amx", "what the CPU has",

@@ -12,6 +12,8 @@ namespace eitri {
 
 /// What run-time compilation may do: compile what is missing, use only what is cached, or nothing at all.
 enum class JitMode : uint8_t { on, cached, off };
+/// What a call does about a problem without a tuned row: nothing, have it tuned beside the running program, or wait until it is tuned.
+enum class TuneMode : uint8_t { off, online, block };
 
 struct Settings {
   std::string cache_dir;                                       // EITRI_CACHE_DIR; absolute, or empty: nothing is cached on disk
@@ -22,6 +24,9 @@ struct Settings {
   bool check = false;                                          // EITRI_CHECK: compare every call with the reference
   std::string record;                                          // EITRI_RECORD: absolute folder; empty: misses are not recorded
   JitMode jit = JitMode::on;                                   // EITRI_JIT
+  TuneMode tune = TuneMode::off;                               // EITRI_TUNE
+  int tune_percent = 5;                                        // EITRI_TUNE=online:N: the most time that is spent on tuning
+  int tune_seconds = 60;                                       // EITRI_TUNE=block:N: for one problem
   std::vector<std::pair<std::string, std::string>> compilers;  // EITRI_COMPILER: (kind, path), in order
 
   /// The kernel that EITRI_FORCE names for this op, or an empty string.

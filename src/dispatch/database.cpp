@@ -87,6 +87,12 @@ std::vector<std::string> shipped_folders() {
   return out;
 }
 
+void count_reload() {
+  reloads.fetch_add(1, std::memory_order_release);
+  bump_route_generation();
+  counter("tuned.reload").fetch_add(1, std::memory_order_relaxed);
+}
+
 /// Rows for devices of other sizes are kept (near ones may serve), and said: once for each size.
 void note_other_units(Files& files, const TunedTable& table, int units) {
   std::map<int, std::pair<uint32_t, size_t>> others;  // units -> first line, rows
@@ -269,6 +275,15 @@ std::vector<TunedProblem> tuned_problems(std::string_view op, const Device& devi
   return files_for(op, device, s).problems;
 }
 
+void tuned_rows_changed() {
+  Store& s = store();
+  {
+    std::lock_guard lock(s.mutex);
+    s.files.clear();
+  }
+  count_reload();
+}
+
 void skipped_row(const TunedRow& row, std::string_view reason) {
   counter("tuned.skipped").fetch_add(1, std::memory_order_relaxed);
   warn_once(LogTopic::tune, row.origin, "tuned row skipped: ", row.origin, ": ", row.kernel, ": ", reason);
@@ -292,9 +307,7 @@ void poll_tuned(Stream stream) {
   const bool changed = s.files.size() != before;
   lock.unlock();
   if (changed) {
-    reloads.fetch_add(1, std::memory_order_release);
-    bump_route_generation();
-    counter("tuned.reload").fetch_add(1, std::memory_order_relaxed);
+    count_reload();
     log(LogLevel::info, LogTopic::tune, "tuned rows have changed; routes are made anew");
   }
   flush_misses_if_due();

@@ -105,6 +105,8 @@ inline constexpr const char* kProjectTuned = ".eitri/tuned";
 void poll_tuned(Stream stream);
 /// Bumps of the route generation that changed files caused.
 uint32_t tuned_reloads();
+/// As if a file had changed: the next call reads all of them again.
+void tuned_rows_changed();
 /// Forgets what was read and every cached route; the next call reads again. For tests and the tuner.
 void reload_tuned();
 

@@ -30,6 +30,7 @@ struct MakerOptions {
   bool guards = false;     // 4 KiB canaries before and after every tensor
   bool strided = false;    // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
   bool poison = true;      // outputs start as NaN bits
+  double skew = 0;         // experts of tokens: the r-th most popular one has a load of 1 / r^skew; 0: all the same
   bool zero_pads = false;  // gaps and canaries of inputs are zeros instead: results must not change
 };
 

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "dispatch/tune_on_miss.h"
 
 namespace eitri {
 namespace {
@@ -29,7 +30,7 @@ namespace {
 constexpr const char* kHeader = "op,arch,units,kernel,calls,us,problem";
 constexpr size_t kMostMisses = 65536;  // ragged shapes have no end
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
-constexpr time_t kFlushSeconds = 30;
+constexpr time_t kFlushSeconds = 30, kFlushOnlineSeconds = 1;  // online: the tuner waits for it
 
 struct Recorded {
   Miss miss;
@@ -63,6 +64,16 @@ void forget_in_child() {
   }
 }
 
+/// Still the file of this name: compact_misses() may have put another in its place since it was opened.
+bool is_current(int fd, const std::string& path) {
+  struct stat ours = {}, named = {};
+  return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+}
+
+std::string line_of(const Miss& m, int64_t calls, int64_t us) {
+  return str(m.op, ",", m.arch, ",", m.units, ",", m.kernel, ",", calls, ",", us, ",\"", m.problem, "\"\n");
+}
+
 /// One write of whole lines. Starts with an empty line, so that what a killed writer left cannot swallow the first one.
 /// False: not written, and nothing lost; another process holds the file, say.
 bool append(const std::string& folder, const std::string& lines) {
@@ -76,7 +87,7 @@ bool append(const std::string& folder, const std::string& lines) {
     return false;
   }
   // Where appends are not atomic (network file systems); without locks there, a torn line is skipped. A call never waits for another's lock.
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if ((::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || !is_current(fd, path)) {
     ::close(fd);
     return false;
   }
@@ -118,7 +129,7 @@ std::string parse_line(std::string_view line, Miss& out) {
 }  // namespace
 
 MissCounter* record_miss(std::string_view op, const Device& device, const std::string& problem, std::string_view kernel) {
-  if (settings().record.empty()) return nullptr;
+  if (record_folder().empty()) return nullptr;
   Recorder& r = recorder();
   const std::lock_guard lock(r.mutex);
   static const bool at_end = [] {
@@ -157,12 +168,11 @@ void flush_misses() {
     if (calls == 0 && recorded.written) continue;
     taken.push_back({&recorded, calls, ns, recorded.written});
     recorded.written = true;
-    const Miss& m = recorded.miss;
-    lines += str(m.op, ",", m.arch, ",", m.units, ",", m.kernel, ",", calls, ",", ns / 1000, ",\"", m.problem, "\"\n");
+    lines += line_of(recorded.miss, calls, ns / 1000);
   }
   bool done = lines.empty();
   try {
-    done = done || settings().record.empty() || append(settings().record, lines);
+    done = done || record_folder().empty() || append(record_folder(), lines);
   } catch (const Error&) {  // settings that are no longer valid: the next call says so
   }
   if (done) return;
@@ -178,7 +188,8 @@ void flush_misses_if_due() {
   {
     Recorder& r = recorder();
     const std::unique_lock lock(r.mutex, std::try_to_lock);
-    due = lock.owns_lock() && r.flushed != 0 && now() >= r.flushed + kFlushSeconds;
+    const time_t every = settings().tune == TuneMode::online ? kFlushOnlineSeconds : kFlushSeconds;
+    due = lock.owns_lock() && r.flushed != 0 && now() >= r.flushed + every;
   }
   if (due) flush_misses();
 }
@@ -201,6 +212,7 @@ MissFile read_misses(const std::string& path) {
       if (line.starts_with("\xef\xbb\xbf")) line.remove_prefix(3);
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (line.empty() || line == kHeader) continue;
+      ++out.lines;
       Miss miss;
       if (std::string wrong = parse_line(line, miss); !wrong.empty()) {
         out.problems.push_back(str(file, ":", number, ": ", wrong));
@@ -216,6 +228,26 @@ MissFile read_misses(const std::string& path) {
   for (auto& [key, miss] : merged) out.misses.push_back(std::move(miss));
   std::ranges::stable_sort(out.misses, [](const Miss& a, const Miss& b) { return a.us != b.us ? a.us > b.us : a.calls > b.calls; });
   return out;
+}
+
+bool compact_misses(const std::string& folder) {
+  const std::string path = str(folder, "/misses.csv");
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return false;
+  bool done = false;
+  try {
+    // Programs that want to append meanwhile keep their counts, and come again.
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0 && is_current(fd, path)) {
+      const MissFile all = read_misses(path);
+      std::string text = str(kHeader, "\n");
+      for (const Miss& miss : all.misses) text += line_of(miss, miss.calls, static_cast<int64_t>(miss.us));
+      write_file_atomic(path, text);
+      done = true;
+    }
+  } catch (const Error&) {  // a folder that may only be read
+  }
+  ::close(fd);
+  return done;
 }
 
 }  // namespace eitri

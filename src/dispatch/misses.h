@@ -38,8 +38,12 @@ void flush_misses_if_due();
 struct MissFile {
   std::vector<Miss> misses;           // one a problem, device and op: of all processes together, most time first
   std::vector<std::string> problems;  // lines that were skipped, and why
+  size_t lines = 0;
 };
 /// Reads misses.csv of a folder, or a file; `path` of several separated by ':'. Throws Error{io_error} when there is none.
 MissFile read_misses(const std::string& path);
+/// Puts one line a problem, device and op in place of all that programs have appended to the folder's misses.csv, without what cannot be
+/// read. False: nothing was changed; another process has the file, or it may not be written.
+bool compact_misses(const std::string& folder);
 
 }  // namespace eitri

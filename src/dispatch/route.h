@@ -16,6 +16,7 @@
 #include "dispatch/kernel.h"
 #include "dispatch/misses.h"
 #include "dispatch/revision.h"
+#include "dispatch/tune_on_miss.h"
 
 namespace eitri {
 
@@ -27,6 +28,7 @@ template <class Op> struct Route {
   const Device* device = nullptr;
   Config config = {};
   Origin origin = Origin::predicted;
+  bool own_row = false;  // a tuned row of this very problem and number of units
   double predicted_us = 0;
   size_t workspace = 0;
   std::atomic<int64_t>* launches = nullptr;
@@ -138,6 +140,7 @@ Route<Op> choose(const typename Op::Problem& problem, const Device& device, std:
         best = match;
         route.config = config;
         route.origin = advice.kind == AdviceKind::interpolated ? Origin::interpolated : Origin::tuned;
+        route.own_row = advice.kind == AdviceKind::exact;
         const std::string_view revision = kernel_revision(Op::name, match->kernel->target);
         if (why != nullptr) *why = describe(advice, revision);
         else if (is_stale(advice.row, revision)) counter("tuned.stale").fetch_add(1, std::memory_order_relaxed);
@@ -207,13 +210,14 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
     uint32_t generation = 0;
     uint32_t reloads = 0;  // of tuned rows, when it was made
   };
+  struct Hash {
+    size_t operator()(const Key& k) const { return k.hash(); }
+  };
   struct Shared {
     std::shared_mutex mutex;
-    uint32_t generation = 0;
-    struct Hash {
-      size_t operator()(const Key& k) const { return k.hash(); }
-    };
+    uint32_t generation = 0, reloads = 0;
     std::unordered_map<Key, Route<Op>, Hash> map;
+    std::unordered_map<Key, Route<Op>, Hash> before;  // reloads alone: what captures go on with
   };
   // Per thread and op, direct mapped: no lock and no pointer chase on a hit. Made on first use; the bare pointer beside the
   // owner keeps the hot path free of the guard that a thread_local with a destructor needs.
@@ -223,7 +227,7 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
   static Shared shared;
   if ((++calls & 31u) == 0) [[unlikely]]
     poll_tuned(stream);
-  const uint32_t generation = route_generation();
+  uint32_t generation = route_generation();
   const Key key{problem, where};
   const uint64_t hash = key.hash();
   if (slots != nullptr) [[likely]] {
@@ -237,13 +241,19 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
   }
 
   Slot& slot = slots[hash % kSlots];
-  const uint32_t reloads = tuned_reloads();
-  // Another thread met changed rows while this one captures: what the call was warmed up with still serves.
-  if (stream != nullptr && slot.generation != 0 && slot.key == key && generation - slot.generation == reloads - slot.reloads &&
-      gpu::is_capturing(stream))
-    return slot.route;
+  uint32_t reloads = tuned_reloads();
+  const auto by_reloads_alone = [&](uint32_t since, uint32_t reloads_then) { return generation - since == reloads - reloads_then; };
   {
+    // Rows changed while this stream captures: what the call was warmed up with, by any thread, still serves.
+    const bool captures = stream != nullptr && gpu::is_capturing(stream);
+    if (captures && slot.generation != 0 && slot.key == key && by_reloads_alone(slot.generation, slot.reloads)) return slot.route;
     std::shared_lock lock(shared.mutex);
+    if (captures && by_reloads_alone(shared.generation, shared.reloads))
+      for (const auto* map : {&shared.map, &shared.before})
+        if (const auto it = map->find(key); it != map->end()) {
+          slot = {key, it->second, shared.generation, shared.reloads};
+          return slot.route;
+        }
     if (shared.generation == generation)
       if (const auto it = shared.map.find(key); it != shared.map.end()) {
         slot = {key, it->second, generation, reloads};
@@ -252,15 +262,28 @@ template <class Op> const Route<Op>& route(const typename Op::Problem& problem, 
   }
   counter("route.miss").fetch_add(1, std::memory_order_relaxed);
   Route<Op> chosen = detail::choose_and_load<Op>(problem, device_for(where), stream);  // may route children: slot is written after it
+  const auto is_miss = [&] { return chosen.origin != Origin::forced && !chosen.own_row; };
+  if (is_miss() && tune_on_miss(Op::name, *chosen.device, key_of(problem), stream)) {
+    generation = route_generation();
+    reloads = tuned_reloads();
+    chosen = detail::choose_and_load<Op>(problem, device_for(where), stream);
+  }
   counter(str("route.", chosen.origin)).fetch_add(1, std::memory_order_relaxed);
-  if (chosen.origin == Origin::interpolated || chosen.origin == Origin::predicted)
-    chosen.miss = record_miss(Op::name, *chosen.device, key_of(problem), chosen.kernel->name);
+  if (is_miss()) chosen.miss = record_miss(Op::name, *chosen.device, key_of(problem), chosen.kernel->name);
   {
     std::unique_lock lock(shared.mutex);
     if (shared.generation != generation) {
+      if (by_reloads_alone(shared.generation, shared.reloads)) {
+        shared.map.merge(shared.before);  // what is in both stays as it is in the newer one
+        shared.before.swap(shared.map);
+      } else {
+        shared.before.clear();
+      }
       shared.map.clear();
       shared.generation = generation;
+      shared.reloads = reloads;
     }
+    if (shared.before.size() > 65536) shared.before.clear();
     if (shared.map.size() > 65536) shared.map.clear();  // bounded; a server with ragged shapes refills it
     shared.map.emplace(key, chosen);
   }

@@ -14,17 +14,6 @@
 
 namespace eitri::tune {
 
-/// The op's outputs for fewer rows (tokens) are the first rows of its outputs for more: row i depends on row i of the inputs and on
-/// what all rows share, and make() gives row i the same numbers. Then large problems are judged on their first rows.
-template <class Op> inline constexpr bool kFirstRowsStand = false;
-
-/// Of a ring of tensors, where a call reads little of its own.
-inline constexpr double kRingBytes = 1e9;
-
-inline double us_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-}
-
 template <Operator Op> class Bench {
  public:
   using Problem = typename Op::Problem;
@@ -73,7 +62,8 @@ template <Operator Op> class Bench {
     const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
     double made = 0;
     for (size_t i = 0; i < sets && (i == 0 || made * (1 + 1.0 / static_cast<double>(i)) <= std::max(wanted, kRingBytes)); ++i) {
-      ring_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = i + 1, .poison = false}));
+      ring_.push_back(
+          std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = i + 1, .poison = false, .skew = i % 2 == 0 ? kSkew : 0}));
       ring_.back()->upload(stream());
       for (const auto& range : ring_.back()->maker().ranges()) made += static_cast<double>(range.bytes);
     }
@@ -129,7 +119,8 @@ template <Operator Op> class Bench {
   Variant& variant(size_t i) {
     Variant& v = variants_[i];
     if (v.call != nullptr) return v;
-    v.call = std::make_unique<Call<Op>>(judged_, device_, MakerOptions{.seed = i + 1, .guards = true, .strided = i == 1, .poison = true});
+    v.call = std::make_unique<Call<Op>>(
+        judged_, device_, MakerOptions{.seed = i + 1, .guards = true, .strided = i == 1, .poison = true, .skew = i == 1 ? kSkew : 0});
     v.call->maker().seal();
     Op::reference(v.call->host(), &v.oracle);
     return v;
@@ -231,6 +222,13 @@ template <Operator Op> class Bench {
     return {};
   }
 
+  /// Calls of a sample: where tokens have experts, each has as many skewed sets as balanced ones.
+  int64_t whole_pairs(int64_t calls) const {
+    bool routed = false;
+    problem_.fields([&](const char* name, const auto&, Match = Match::exact) { routed = routed || name == std::string_view("experts"); });
+    return routed && ring_.size() > 1 ? calls + calls % 2 : calls;
+  }
+
   double time_on_cpu(const Route<Op>& route, const std::string& name, double sample_us) {
     const auto calls = [&](int64_t n) {
       const auto start = std::chrono::steady_clock::now();
@@ -239,7 +237,7 @@ template <Operator Op> class Bench {
     };
     double& expected = expected_us_[name];
     if (expected == 0) expected = calls(1);
-    const int64_t n = std::clamp<int64_t>(static_cast<int64_t>(sample_us / std::max(expected, 0.1)), 1, 2000);
+    const int64_t n = whole_pairs(std::clamp<int64_t>(static_cast<int64_t>(sample_us / std::max(expected, 0.1)), 1, 2000));
     if (n >= 4) calls(1);  // its code and its threads come back
     return expected = calls(n);
   }
@@ -260,7 +258,7 @@ template <Operator Op> class Bench {
     if (replay.graph == nullptr) {
       calls(1);
       const double us = timed([&] { calls(4); }, 4);
-      replay.calls = std::clamp<int64_t>(static_cast<int64_t>(2 * sample_us / std::max(us, 1.0)), 4, 2000);
+      replay.calls = whole_pairs(std::clamp<int64_t>(static_cast<int64_t>(2 * sample_us / std::max(us, 1.0)), 4, 2000));
       replay.graph = std::make_unique<gpu::Graph>(device_, stream(), [&] { calls(replay.calls); });
       replay.graph->launch(stream());
     }

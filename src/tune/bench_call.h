@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <type_traits>
 
 #include "backend/gpu.h"
@@ -9,6 +10,19 @@
 #include "dispatch/op.h"
 
 namespace eitri::tune {
+
+/// The op's outputs for fewer rows (tokens) are the first rows of its outputs for more: row i depends on row i of the inputs and on
+/// what all rows share, and make() gives row i the same numbers. Then large problems are judged on their first rows.
+template <class Op> inline constexpr bool kFirstRowsStand = false;
+
+/// Loads of experts in every other set of tensors (Zipf); between them they are balanced.
+inline constexpr double kSkew = 0.5;
+/// Of a ring of tensors, where a call reads little of its own.
+inline constexpr double kRingBytes = 1e9;
+
+inline double us_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
 
 /// A call's tensors, on the host and where the device is.
 template <Operator Op> class Call {

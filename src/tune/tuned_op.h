@@ -59,7 +59,8 @@ struct TunedOp {
   std::string name;
   Choices (*choices)(std::string_view problem, const Device& device, const Pruning& pruning);
   Subject (*subject)(std::string_view problem, const Device& device, const CheckOptions& options);
-  /// The problems that recipes among the candidates make calls of: (op, problem).
+  /// The problems that recipes among the candidates make calls of, under every config of the recipe, for a knob of its own may be shared by
+  /// its calls (the block of a sort and of the products behind it): (op, problem). May repeat itself.
   std::vector<std::pair<std::string, std::string>> (*children)(std::string_view problem, const Device& device);
 };
 
@@ -106,9 +107,11 @@ template <Operator Op> std::vector<std::pair<std::string, std::string>> children
   const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
   for (const auto& c : candidates<Op>(problem, device)) {
     if (!c.support || c.kernel->children == nullptr) continue;
-    ChildSink sink(device);
-    c.kernel->children(problem, c.guess.config, sink);
-    for (const Explanation& child : sink.children) out.emplace_back(child.op, child.problem);
+    for (const Config& config : every_config(c.kernel->knobs)) {
+      ChildSink sink(device);
+      c.kernel->children(problem, config, sink);
+      for (const Explanation& child : sink.children) out.emplace_back(child.op, child.problem);
+    }
   }
   return out;
 }

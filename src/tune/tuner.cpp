@@ -8,9 +8,11 @@
 
 #include <omp.h>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "dispatch/tuned_table.h"
 #include "tune/tuned_writer.h"
 
 namespace eitri::tune {
@@ -468,6 +470,20 @@ Outcome Tuner::tune(const TuneProblem& problem) {
   return out;
 }
 
+/// The row that another run left in the folder, merged or shared with other machines: one of a kernel that has not changed since.
+std::optional<TunedRow> Tuner::fresh_row(const TuneProblem& problem, const Choices& choices) const {
+  const std::string path = tuned_file(options_.folder, problem.op, device_.arch());
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const TunedTable table(read_file(path, size_t{256} << 20), path, device_.arch(), fields_of(problem.op));
+  const TunedTable::Entry* const entry = table.find(values_of(problem.problem), device_.units);
+  if (entry == nullptr) return std::nullopt;
+  const TunedRow row = table.row(*entry);
+  for (const Choice& c : choices.all)
+    if (c.kernel == row.kernel && c.revision == row.revision && c.refused.empty()) return row;
+  return std::nullopt;
+}
+
 Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
   Choices choices = op.choices(problem.problem, device_, options_.pruning);
   if (choices.control >= choices.all.size()) {
@@ -475,15 +491,26 @@ Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
     for (const Choice& c : choices.all) why += str("; ", c.kernel, ": ", c.refused);
     return {.problem = problem, .status = TuneStatus::unsupported, .why = why};
   }
-  if (const JournalRecord* known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
-      known != nullptr && !options_.again && options_.score_rounds == 0 && known->revisions == Session::revisions_of(choices)) {
-    return {.problem = problem,
-            .status = TuneStatus::known,
-            .why = str("tuned on ", known->date),
-            .kernel = known->kernel,
-            .config = known->config,
-            .us = known->us,
-            .control_us = known->control_us};
+  if (!options_.again && options_.score_rounds == 0) {
+    const JournalRecord* const known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
+    if (known != nullptr && known->revisions == Session::revisions_of(choices)) {
+      return {.problem = problem,
+              .status = TuneStatus::known,
+              .why = str("tuned on ", known->date),
+              .kernel = known->kernel,
+              .config = known->config,
+              .us = known->us,
+              .control_us = known->control_us};
+    }
+    if (const auto row = known == nullptr ? fresh_row(problem, choices) : std::nullopt) {
+      return {.problem = problem,
+              .status = TuneStatus::known,
+              .why = str("tuned on ", row->date, " (", row->origin, ")"),
+              .kernel = row->kernel,
+              .config = row->config,
+              .us = row->us,
+              .control_us = row->baseline_us};
+    }
   }
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);  // for the worker's log; writing says what is wrong

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,7 @@ struct TuneProblem {
 enum class TuneStatus : uint8_t {
   tuned,         // a candidate gains over the default; rows are written
   default_best,  // the default is as good as any; rows say so
-  known,         // the journal has it
+  known,         // the journal or the folder's file has it, with the kernels of now
   unsupported,   // no kernel takes it here
   failed,        // `why`
   out_of_time,   // the budget was used up before it began
@@ -93,6 +94,7 @@ class Tuner {
 
  private:
   const TunedOp& op_named(const std::string& name) const;
+  std::optional<TunedRow> fresh_row(const TuneProblem& problem, const Choices& choices) const;
   Outcome tune_now(const TuneProblem& problem, const TunedOp& op);
 
   const std::span<const TunedOp> ops_;

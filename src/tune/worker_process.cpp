@@ -51,7 +51,7 @@ std::string WorkerProcess::start() {
   for (char** v = environ; v != nullptr && *v != nullptr; ++v) {
     const std::string_view text = *v;
     const std::string_view name = text.substr(0, text.find('='));
-    bool replaced = name == "EITRI_RECORD" || name == "EITRI_CHECK" || name == "EITRI_FORCE";
+    bool replaced = name == "EITRI_RECORD" || name == "EITRI_TUNE" || name == "EITRI_CHECK" || name == "EITRI_FORCE";
     for (const std::string& e : environment_) replaced = replaced || std::string_view(e).substr(0, e.find('=')) == name;
     if (!replaced) variables.emplace_back(text);
   }

@@ -124,9 +124,24 @@ TEST_F(SettingsTest, RunTimeCompilation) {
   }
 }
 
+TEST_F(SettingsTest, Tuning) {
+  EXPECT_EQ(settings().tune, TuneMode::off);
+  EXPECT_EQ(with("EITRI_TUNE", "online").tune, TuneMode::online);
+  EXPECT_EQ(settings().tune_percent, 5);
+  EXPECT_EQ(with("EITRI_TUNE", "online:10").tune_percent, 10);
+  EXPECT_EQ(with("EITRI_TUNE", "block").tune, TuneMode::block);
+  EXPECT_EQ(settings().tune_seconds, 60);
+  EXPECT_EQ(with("EITRI_TUNE", "block:7").tune_seconds, 7);
+  EXPECT_EQ(with("EITRI_TUNE", "off").tune, TuneMode::off);
+  EXPECT_EQ(refusal("EITRI_TUNE", "on"), "settings: EITRI_TUNE is \"on\"; expected off|online[:percent]|block[:seconds]");
+  for (const char* value : {"off:1", "online:", "online:0", "online:101", "online:5x", "block:0", "block:3601", "block: 5", ":5"}) {
+    EXPECT_NE(refusal("EITRI_TUNE", value), "") << value;
+  }
+}
+
 TEST_F(SettingsTest, EmptyMeansNotSet) {
   for (const char* name :
-       {"EITRI_LOG", "EITRI_TUNED", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT", "EITRI_COMPILER"}) {
+       {"EITRI_LOG", "EITRI_TUNED", "EITRI_TUNE", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT", "EITRI_COMPILER"}) {
     EXPECT_EQ(refusal(name, ""), "") << name;
   }
 }
@@ -188,7 +203,7 @@ TEST_F(SettingsTest, MarkdownHasARowPerSetting) {
   for (size_t at = 0; at < page.size(); at = page.find('\n', at) + 1) {
     rows.push_back(page.substr(at, page.find('\n', at) - at));
   }
-  EXPECT_EQ(rows.size(), 2u + 10);
+  EXPECT_EQ(rows.size(), 2u + 11);
   for (const std::string& line : rows) {
     int columns = 0;
     for (size_t i = 0; i < line.size(); ++i) {

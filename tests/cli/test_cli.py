@@ -221,6 +221,12 @@ def test_doctor():
                            capture_output=True, text=True, check=True)
     assert json.loads(bound.stdout)["units"] == doctor["units"]
     assert "EITRI_ISA" in answer("doctor", "--settings-markdown")
+    assert doctor["tune"] == f"off; {COMMAND}"
+    odd = subprocess.run([str(COMMAND), "doctor", "--json"], env={**ENVIRONMENT, "EITRI_TUNED": "/nowhere/rows:/etc/passwd:gem.x86_amx.csv"},
+                         capture_output=True, text=True, check=True)
+    nowhere, no_table, no_op = json.loads(odd.stdout)["tuned"]["unknown_entries"]
+    assert nowhere == "EITRI_TUNED: /nowhere/rows: there is no such file or folder"
+    assert "/etc/passwd: it is neither a folder nor a .csv file" in no_table and "gem.x86_amx.csv: there is no such file" in no_op
 
 
 def test_shipped_models_are_found_by_name():

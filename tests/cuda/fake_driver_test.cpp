@@ -11,7 +11,10 @@
 
 #include "backend/cuda/graph.h"
 #include "backend/cuda/memory.h"
+#include "dispatch/scoped_settings.h"
+#include "dispatch/tuned_table.h"
 #include "eitri/eitri.hpp"
+#include "harness/fake_op.h"
 #include "jit/compiler.h"
 #include "ops/ops.h"
 
@@ -286,6 +289,48 @@ TEST_F(FakeCuda, what_is_not_loaded_is_refused_while_capturing) {
   cuda::Handle graph = nullptr;
   d.stream_end_capture(s, &graph);
   d.graph_destroy(graph);
+}
+
+TEST_F(FakeCuda, rows_that_change_meanwhile_leave_a_capture_what_any_thread_has_warmed_up) {
+  set_tuned_fields("scale_add", tuned_fields<ScaleAdd::Problem>());
+  const FolderScope folder;
+  const SettingScope setting("EITRI_TUNED", folder.path());
+  const ScaleAdd::Problem problem{.rows = 5, .cols = 33}, never_called{.rows = 6, .cols = 33};
+  folder.write("scale_add.sm_90a.csv", tuned_header(fields_of("scale_add")) +
+                                           "\nsm_90a,132,5,33,0,1,scale_add.any_gpu.rows,,1,0,2,0,,,\n"
+                                           "sm_90a,132,6,33,0,1,scale_add.any_gpu.rows,,1,0,2,0,,,\n");
+  reload_tuned();
+  const Stream s = stream(41);
+  const auto origin = [&](const ScaleAdd::Problem& p) { return route<ScaleAdd>(p, gpu().id, s).origin; };
+  std::thread([&] { EXPECT_EQ(origin(problem), Origin::tuned); }).join();  // warms up; its own memory of routes goes with it
+  const cuda::Driver& d = *cuda::driver();
+  d.stream_begin_capture(s, 1);
+  std::filesystem::remove(folder.path() + "/scale_add.sm_90a.csv");
+  for (int i = 0; i < 2; ++i) {  // two changes, with other routes made between them
+    tuned_rows_changed();
+    std::thread([&] { EXPECT_EQ(route<ScaleAdd>({.rows = 7 + i, .cols = 33}, gpu().id, stream(42)).origin, Origin::predicted); }).join();
+    EXPECT_EQ(origin(problem), Origin::tuned) << "the capture was routed anew";
+  }
+  EXPECT_EQ(origin(never_called), Origin::predicted);
+  cuda::Handle graph = nullptr;
+  d.stream_end_capture(s, &graph);
+  d.graph_destroy(graph);
+  EXPECT_EQ(origin(problem), Origin::predicted);
+}
+
+TEST_F(FakeCuda, a_row_of_a_device_with_other_units_serves_and_is_recorded_as_missing) {
+  set_tuned_fields("scale_add", tuned_fields<ScaleAdd::Problem>());
+  const FolderScope folder;
+  const SettingScope record("EITRI_RECORD", folder.path());
+  const SettingScope setting("EITRI_TUNED", folder.path());
+  folder.write("scale_add.sm_90a.csv", tuned_header(fields_of("scale_add")) +
+                                           "\nsm_90a,120,15,33,0,1,scale_add.any_gpu.rows,,1,0,2,0,,,\n"
+                                           "sm_90a,132,15,40,0,1,scale_add.any_gpu.rows,,1,0,2,0,,,\n");
+  reload_tuned();
+  const Route<ScaleAdd> near = route<ScaleAdd>({.rows = 15, .cols = 33}, gpu().id);
+  EXPECT_EQ(near.origin, Origin::tuned);
+  EXPECT_NE(near.miss, nullptr);
+  EXPECT_EQ(route<ScaleAdd>({.rows = 15, .cols = 40}, gpu().id).miss, nullptr);
 }
 
 TEST_F(FakeCuda, what_a_call_costs_without_the_driver) {

@@ -57,6 +57,23 @@ TEST_F(Misses, a_problem_is_recorded_once_with_calls_and_time) {
   EXPECT_EQ(read().misses.at(0).calls, 10);  // what is written later is added
 }
 
+TEST_F(Misses, compaction_leaves_one_line_a_problem_with_all_of_its_calls) {
+  for (int i = 0; i < 5; ++i) {
+    run(1002, 2);
+    flush_misses();
+  }
+  std::ofstream(folder_.path() + "/misses.csv", std::ios::app) << "torn";
+  EXPECT_EQ(read().lines, 6u);
+  ASSERT_TRUE(compact_misses(folder_.path()));
+  const MissFile file = read();
+  EXPECT_EQ(file.lines, 1u);
+  EXPECT_THAT(file.problems, IsEmpty());
+  EXPECT_EQ(file.misses.at(0).calls, 10);
+  run(1002, 1);  // goes to the new file
+  EXPECT_EQ(read().misses.at(0).calls, 11);
+  EXPECT_FALSE(compact_misses(folder_.path() + "/nowhere"));
+}
+
 TEST_F(Misses, problems_with_a_row_or_a_forced_kernel_are_not_recorded) {
   const FolderScope tuned;
   tuned.write("scale_add.portable.csv", str(tuned_header(tuned_fields<ScaleAdd::Problem>()), "\n",

@@ -1,6 +1,7 @@
 // The process that the tests of this folder start, kill and race: `eitri_process_driver COMMAND name=value…`. It stands for a
 // program that uses the library; what a test does to it (stopping at a step of a build, dying there) comes in through hooks of
 // the inner interface, never through the library's own environment.
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,14 +10,19 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 
 #include "base/log.h"
+#include "dispatch/misses.h"
+#include "dispatch/op.h"
+#include "dispatch/tune_on_miss.h"
 #include "jit/cache.h"
 #include "jit/fake_compiler.h"
 #include "jit/user_op.h"
 #include "tune/bench.h"
 #include "tune/sabotage_op.h"
+#include "tune/tuner.h"
 #include "tune/worker.h"
 
 namespace {
@@ -98,9 +104,74 @@ int user_op() {
   return y[0] == 2 && y[1] == 4 ? 0 : 1;
 }
 
+std::span<const tune::TunedOp> probe() {
+  static const tune::TunedOp kOps[] = {tune::tuned_op<Probe>()};
+  set_tuned_fields("probe", tuned_fields<Probe::Problem>());
+  return kOps;
+}
+
+/// Without the faults, whose time limits would make a test long.
+std::span<const tune::TunedOp> right_probe() {
+  static const tune::TunedOp kOps[] = {{.name = "probe",
+                                        .choices =
+                                            [](std::string_view problem, const Device& device, const tune::Pruning& pruning) {
+                                              tune::Choices choices = tune::choices_of<Probe>(problem, device, pruning);
+                                              for (tune::Choice& c : choices.all)
+                                                if (c.kernel.find(".right.") == std::string::npos) c.refused = "not of this test";
+                                              return choices;
+                                            },
+                                        .subject = tune::subject_of<Probe>,
+                                        .children = tune::children_of<Probe>}};
+  probe();
+  return kOps;
+}
+
+/// `eitri tune` for the operator of sabotage, as EITRI_TUNE starts it.
+int tune_as_told(int argc, char** argv) {
+  std::map<std::string, std::string> options;
+  for (int i = 1; i < argc; ++i)
+    if (const std::string name = argv[i]; name.starts_with("--") && i + 1 < argc) options[name] = argv[i + 1];
+  tune::TuneOptions o;
+  o.folder = options.at("--out");
+  o.worker = {"/proc/self/exe", "tune_worker"};
+  o.time_limit_s = 2;
+  o.sample_us = 800;
+  o.race.gate = 0.5;
+  o.race.rungs = {3, 5};
+  o.confirm_rounds = 5;
+  o.again = options.contains("--problem");
+  tune::Tuner tuner(o.again ? right_probe() : probe(), cpu_device(), o);
+  if (options.contains("--problem")) return tuner.tune({"probe", options["--problem"]}).status == tune::TuneStatus::failed ? 1 : 0;
+  struct pollfd input = {.fd = 0, .events = POLLIN, .revents = 0};
+  for (std::set<std::string> done; ::poll(&input, 1, 50) == 0;) {
+    try {
+      for (const Miss& miss : read_misses(options.at("--from-record")).misses)
+        if (miss.op == "probe" && done.insert(miss.problem).second) tuner.tune({"probe", miss.problem});
+    } catch (const Error&) {  // nothing has been recorded yet
+    }
+  }
+  return 0;
+}
+
+/// Calls the operator of sabotage for each of the numbers of rows, as a program does, and says which kernels serve then.
+int call_probe() {
+  probe();
+  set_tune_command({"/proc/self/exe", "tune"});
+  for (const std::string name : {"first", "second"}) {
+    const Probe::Problem problem{.m = static_cast<int64_t>(number(name, 1)), .k = 33};
+    Maker maker;
+    call<Probe>(Probe::make(problem, maker));
+    const Route<Probe>& now = route<Probe>(problem);
+    std::printf("m=%d %s %s %s\n", static_cast<int>(problem.m), now.kernel->name, to_string(now.config, now.kernel->knobs).c_str(),
+                std::string(to_string(now.origin)).c_str());
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "tune") return tune_as_told(argc, argv);
   for (int i = 2; i < argc; ++i) {
     const std::string text = argv[i];
     const size_t equals = text.find('=');
@@ -111,10 +182,8 @@ int main(int argc, char** argv) {
   try {
     if (command == "get") return get();
     if (command == "user_op") return user_op();
-    if (command == "tune_worker") {
-      const tune::TunedOp ops[] = {tune::tuned_op<Probe>()};
-      return tune::worker_main(ops);
-    }
+    if (command == "tune_worker") return tune::worker_main(probe());
+    if (command == "call_probe") return call_probe();
   } catch (const Error& error) {
     std::printf("error: %s\n", error.what());
     return 2;

@@ -12,6 +12,7 @@
 #include "process/child.h"
 #include "tune/bench.h"
 #include "tune/sabotage_op.h"
+#include "tune/tuned_writer.h"
 #include "tune/tuner.h"
 
 namespace eitri::tune {
@@ -112,7 +113,7 @@ TEST_F(TunerTest, P14_P15_every_sabotaged_kernel_is_rejected_and_the_run_goes_on
 }
 
 TEST_F(TunerTest, rows_hold_ranks_of_different_kernels_and_where_they_come_from) {
-  Tuner tuner(ops(), cpu_device(), options());
+  Tuner tuner(right_ops(), cpu_device(), options());
   tuner.tune(problem());
   const auto all = rows();
   ASSERT_EQ(all.size(), 3u);
@@ -144,10 +145,10 @@ TEST_F(TunerTest, what_is_wrong_is_not_tried_again_by_a_later_run) {
 }
 
 TEST_F(TunerTest, a_run_resumes_from_its_journal) {
-  { Tuner(ops(), cpu_device(), options()).tune(problem()); }
+  { Tuner(right_ops(), cpu_device(), options()).tune(problem()); }
   const auto before = rows();
   std::ofstream(folder_.path() + "/journal.jsonl", std::ios::app) << "{\"op\":\"probe\",\"arch";  // killed while it wrote
-  Tuner resumed(ops(), cpu_device(), options());
+  Tuner resumed(right_ops(), cpu_device(), options());
   EXPECT_EQ(resumed.journal().torn_lines(), 1u);
   const Outcome outcome = resumed.tune(problem());
   EXPECT_EQ(outcome.status, TuneStatus::known);
@@ -155,8 +156,20 @@ TEST_F(TunerTest, a_run_resumes_from_its_journal) {
   EXPECT_EQ(outcome.workers, 0);
   TuneOptions again = options();
   again.again = true;
-  EXPECT_EQ(Tuner(ops(), cpu_device(), again).tune(problem()).status, TuneStatus::tuned);
+  EXPECT_EQ(Tuner(right_ops(), cpu_device(), again).tune(problem()).status, TuneStatus::tuned);
   EXPECT_EQ(rows().size(), before.size());
+}
+
+TEST_F(TunerTest, rows_without_a_journal_are_known_until_their_kernel_changes) {
+  { Tuner(right_ops(), cpu_device(), options()).tune(problem()); }
+  std::filesystem::remove(folder_.path() + "/journal.jsonl");
+  const Outcome outcome = Tuner(right_ops(), cpu_device(), options()).tune(problem());
+  EXPECT_EQ(outcome.status, TuneStatus::known);
+  EXPECT_EQ(outcome.config, "us=100");
+  TunedRow stale = rows().at(0);
+  stale.revision = "000000000000";
+  write_tuned(folder_.path(), "probe", cpu_device().arch(), {stale});
+  EXPECT_EQ(Tuner(right_ops(), cpu_device(), options()).tune(problem()).status, TuneStatus::tuned);
 }
 
 TEST_F(TunerTest, P18_two_runs_choose_alike) {
@@ -166,7 +179,7 @@ TEST_F(TunerTest, P18_two_runs_choose_alike) {
     TuneOptions o = options();
     o.folder = folder.path();
     o.race.seed = static_cast<uint64_t>(run) + 1;
-    Tuner tuner(ops(), cpu_device(), o);
+    Tuner tuner(right_ops(), cpu_device(), o);
     for (const int64_t m : {3, 5}) {
       const Outcome outcome = tuner.tune(problem(m));
       chosen.push_back(str(outcome.kernel, " ", outcome.config));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "base/settings.h"
 #include "cli/command.h"
 #include "dispatch/database.h"
+#include "dispatch/tune_on_miss.h"
 #include "eitri/eitri.hpp"
 #include "jit/compiler.h"
 #include "ops/gemm/gpu_library.h"
@@ -48,17 +50,32 @@ std::string cache_state(const std::string& folder) {
   return fs::exists(folder, error) ? (writable ? "ready" : "not writable") : (writable ? "made on first use" : "cannot be made");
 }
 
+/// "gemm.x86_amx.csv".
+bool names_an_op(const std::string& file) {
+  return std::ranges::any_of(all_ops(), [&](const OpEntry& op) { return file.starts_with(str(op.name, ".")); });
+}
+
 struct TunedState {
-  size_t unreadable = 0;
-  std::vector<std::string> messages;
+  std::vector<std::string> lines, entries;  // what is wrong with lines of files, and with entries of EITRI_TUNED
 };
 TunedState tuned_state(const Device& device) {
   TunedState out;
   for (const OpEntry& op : all_ops()) {
     for (const TunedProblem& problem : tuned_problems(op.name, device)) {
-      ++out.unreadable;
-      out.messages.push_back(str(problem.origin, ": ", problem.text));
+      out.lines.push_back(str(problem.origin, ": ", problem.text));
     }
+  }
+  // What EITRI_TUNED names and is not there, or could not be looked into.
+  for (const std::string& path : settings().tuned) {
+    std::error_code error;
+    const bool is_folder = fs::is_directory(path, error);
+    std::string wrong;
+    if (!fs::exists(path, error)) wrong = error ? error.message() : "there is no such file or folder";
+    else if (is_folder && ::access(path.c_str(), R_OK | X_OK) != 0) wrong = "the folder cannot be read";
+    else if (!is_folder && fs::path(path).extension() != ".csv") wrong = "it is neither a folder nor a .csv file";
+    else if (!is_folder && !names_an_op(fs::path(path).filename().string()))
+      wrong = "no operator has a file of this name; expected <op>.<arch>.csv";
+    if (!wrong.empty()) out.entries.push_back(str("EITRI_TUNED: ", path, ": ", wrong));
   }
   return out;
 }
@@ -66,6 +83,17 @@ TunedState tuned_state(const Device& device) {
 std::string library_version() {
   const uint16_t version = library::version();
   return version == 0 ? "not built in" : fmt::format("{}.{}", version / 100, version % 100);
+}
+
+/// What EITRI_TUNE needs, and what it is set to.
+std::string tune_state() {
+  const Settings& s = settings();
+  const std::string mode = s.tune == TuneMode::off      ? "off"
+                           : s.tune == TuneMode::online ? str("online, ", s.tune_percent, " % of the time")
+                                                        : str("block, ", s.tune_seconds, " s a problem");
+  std::string looked;
+  const std::string command = find_tune_command(&looked);
+  return str(mode, "; ", command.empty() ? str("its command eitri is not found; looked for ", looked) : command);
 }
 
 const char* jit_name(JitMode mode) { return mode == JitMode::on ? "on" : mode == JitMode::cached ? "cached" : "off"; }
@@ -134,7 +162,8 @@ int run(const DoctorOptions& options) {
         {"cuda", gpu_json()},
         {"gpu_library", gpu_library_state()},
         {"compilers", compilers_json()},
-        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.messages}}},
+        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.lines}, {"unknown_entries", tuned.entries}}},
+        {"tune", tune_state()},
         {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}, {"jit", jit_name(s.jit)}}}};
     fmt::print("{}\n", out.dump(2));
     return kOk;
@@ -170,8 +199,10 @@ int run(const DoctorOptions& options) {
     table.add({"compiler " + c.name, c.reason.empty() ? c.path : "no: " + c.reason});
   std::string paths;
   for (const std::string& path : s.tuned) paths += (paths.empty() ? "" : ":") + path;
-  table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.unreadable)});
-  for (const std::string& message : tuned.messages) table.add({"", message});
+  table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.lines.size())});
+  for (const auto* messages : {&tuned.entries, &tuned.lines})
+    for (const std::string& message : *messages) table.add({"", message});
+  table.add({"tuning by calls", tune_state()});
   std::string force;
   for (const auto& [op, kernel] : s.force) force += fmt::format("{}{}={}", force.empty() ? "" : ",", op, kernel);
   table.add({"settings",

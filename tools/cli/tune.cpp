@@ -1,8 +1,13 @@
 // `eitri tune`: times the candidates of problems and writes the best as tuned rows. docs/tuning.md has the protocol.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -31,7 +36,7 @@ using tune::TuneStatus;
 struct TuneCommand {
   std::string op, shapes, model, weights = "bf16", record, out = kProjectTuned, device = "cpu", budget, shard, m;
   std::vector<std::string> problems, files;
-  bool all_stale = false, dry_run = false, again = false, json = false, follow = false;
+  bool all_stale = false, dry_run = false, again = false, json = false, follow = false, beside = false;
   double share = 100;
   double time_limit_s = 20, min_gain = 2, prune = 8;
   int score = 0;
@@ -71,8 +76,10 @@ Problems problems_of(const TuneCommand& command, const Device& device) {
     std::vector<std::string> unreadable;
     Problems recorded = problems_from_record(command.record, device, skipped, unreadable);
     if (!command.op.empty()) std::erase_if(recorded, [&](const auto& p) { return p.op != command.op; });
-    for (const std::string& line : unreadable) fmt::print(stderr, "eitri: tune: skipped: {}\n", line);
-    if (skipped > 0) fmt::print(stderr, "eitri: tune: {} recorded problems are of other machines\n", skipped);
+    static std::set<std::string> said;  // with --follow the file is read again and again
+    for (const std::string& line : unreadable)
+      if (said.insert(line).second) fmt::print(stderr, "eitri: tune: skipped: {}\n", line);
+    if (skipped > 0 && said.insert("").second) fmt::print(stderr, "eitri: tune: {} recorded problems are of other machines\n", skipped);
     add(recorded);
   }
   if (command.all_stale) {
@@ -100,10 +107,30 @@ int dry_run(const TuneCommand& command, const Problems& problems, const tune::Tu
   return kOk;
 }
 
+/// Whether the program that started us with a pipe as our standard input has gone, or closed it.
+bool input_has_ended() {
+  struct pollfd input = {.fd = 0, .events = POLLIN, .revents = 0};
+  char byte;
+  return ::poll(&input, 1, 0) > 0 && ::read(0, &byte, 1) <= 0;
+}
+
+/// One process of all that share the folder of rows follows; the others wait until it has gone.
+void wait_for_turn(const TuneCommand& command, const Device& device) {
+  ::setpriority(PRIO_PROCESS, 0, 19);
+  std::error_code ignored;
+  std::filesystem::create_directories(command.out, ignored);
+  const std::string path = str(command.out, "/online.", device.arch(), ".lock");
+  // Kept until this process ends; without locks (network file systems) there is no waiting.
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  while (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && !input_has_ended())
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
 /// Tunes what a running program records, until the budget is used up: the program obeys the new rows between its calls.
 void follow(const TuneCommand& command, const Device& device, tune::Tuner& tuner, TuneReport& report) {
   std::set<std::string> done;
-  while (!tuner.out_of_time()) {
+  const auto is_over = [&] { return tuner.out_of_time() || (command.beside && input_has_ended()); };
+  while (!is_over()) {
     Problems fresh;
     try {
       fresh = problems_of(command, device);
@@ -130,7 +157,7 @@ void follow(const TuneCommand& command, const Device& device, tune::Tuner& tuner
     const double rest_s = outcome.status == TuneStatus::known ? 0 : outcome.seconds * (100 / command.share - 1);
     report.end(outcome);
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(rest_s);
-    while (std::chrono::steady_clock::now() < until && !tuner.out_of_time()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    while (std::chrono::steady_clock::now() < until && !is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }
 
@@ -138,7 +165,9 @@ int run(const TuneCommand& command, const Common& common) {
   require(!command.follow || (!command.record.empty() && !command.dry_run), "tune: --follow needs --from-record, and no --dry-run");
   require(!command.problems.empty() || !command.shapes.empty() || !command.model.empty() || !command.record.empty() || command.all_stale,
           "tune: no problems are named; expected --problem, --shapes, --model, --from-record or --all-stale");
+  require(!command.beside || command.follow, "tune: --beside needs --follow");
   const Device& device = device_of(command.device);
+  if (command.beside) wait_for_turn(command, device);
   if (!device.is_gpu() && !command.dry_run) use_profile();
   const Problems problems = command.follow ? Problems{} : problems_of(command, device);
   tune::TuneOptions options;
@@ -297,6 +326,7 @@ void add_tune(CLI::App& app, Action& action) {
   tune->add_flag("--follow", c->follow, "Goes on with what is recorded meanwhile, until the budget is used up");
   tune->add_option("--share", c->share, "With --follow: percent of the time that is spent on tuning (default 100)")
       ->check(CLI::Range(1.0, 100.0));
+  tune->add_flag("--beside", c->beside, "With --follow: for EITRI_TUNE=online; at the lowest priority, until the standard input ends");
   tune->add_flag("--all-stale", c->all_stale, "Problems of rows whose kernel has changed since");
   const auto runs = [c, &action] { action = [c](Common& common) { return run(*c, common); }; };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <filesystem>
 #include <sstream>
 
 #include "base/atomic_file.h"
@@ -162,6 +163,8 @@ Problems problems_of_model(const std::string& name, const std::string& weights, 
 
 Problems problems_from_record(const std::string& path, const Device& device, size_t& skipped, std::vector<std::string>& problems) {
   const MissFile file = read_misses(path);
+  // Programs append for as long as they run.
+  if (file.lines > 1000 && file.lines > 4 * file.misses.size() && std::filesystem::is_directory(path)) compact_misses(path);
   problems = file.problems;
   Problems out;
   for (const Miss& miss : file.misses) {

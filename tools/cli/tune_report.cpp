@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "dispatch/tuned_table.h"
 
 namespace eitri::cli {
 
@@ -51,6 +54,44 @@ ordered_json to_json(const Outcome& o) {
                     {"best_us", rounded(o.score.best_us)},       {"row_us", rounded(o.score.row_us)},
                     {"default_us", rounded(o.score.default_us)}, {"timed", o.score.timed},
                     {"every_us", rounded(o.score.every_us)}};
+  return out;
+}
+
+/// Which kernel of an op serves how many rows of data, one entry a ladder.
+struct Crossover {
+  std::string op, rest;  // the problem without its rows
+  std::map<int64_t, std::string> kernels;
+};
+std::vector<Crossover> crossovers(const std::vector<Outcome>& outcomes) {
+  std::map<std::string, Crossover> ladders;
+  for (const Outcome& o : outcomes) {
+    const auto fields = fields_of(o.problem.op);
+    const size_t bucketed = bucketed_field(fields);
+    if (o.kernel.empty() || bucketed >= fields.size()) continue;
+    std::string rest;
+    int64_t rows = 0;
+    for (const auto& [name, value] : eitri::detail::split_pairs(o.problem.problem, ','))
+      if (name == fields[bucketed].name) std::from_chars(value.data(), value.data() + value.size(), rows);
+      else rest += str(rest.empty() ? "" : ",", name, "=", value);
+    Crossover& ladder = ladders[str(o.problem.op, " ", rest)];
+    ladder.op = o.problem.op;
+    ladder.rest = rest;
+    ladder.kernels[rows] = o.kernel;
+  }
+  std::vector<Crossover> out;
+  for (auto& [key, ladder] : ladders)
+    if (ladder.op == "fused_moe" && ladder.kernels.size() > 1) out.push_back(std::move(ladder));
+  return out;
+}
+/// "a for 1 to 16 tokens, b for 24 to 4096".
+std::string text_of(const Crossover& crossover) {
+  std::string out;
+  for (auto it = crossover.kernels.begin(); it != crossover.kernels.end();) {
+    auto last = it;
+    while (std::next(last) != crossover.kernels.end() && std::next(last)->second == it->second) ++last;
+    out += str(out.empty() ? "" : ", ", it->second, " for ", it->first, last == it ? std::string() : str(" to ", last->first), " tokens");
+    it = std::next(last);
+  }
   return out;
 }
 
@@ -104,8 +145,13 @@ void TuneReport::print(bool json, const std::string& folder) const {
   if (json) {
     auto list = ordered_json::array();
     for (const Outcome& o : outcomes_) list.push_back(to_json(o));
-    fmt::print("{}\n", ordered_json{{"folder", folder}, {"seconds", rounded(seconds)}, {"problems", std::move(list)}}.dump(
-                           1, ' ', false, ordered_json::error_handler_t::replace));
+    ordered_json all = {{"folder", folder}, {"seconds", rounded(seconds)}, {"problems", std::move(list)}};
+    for (const Crossover& c : crossovers(outcomes_)) {
+      auto kernels = ordered_json::object();
+      for (const auto& [rows, kernel] : c.kernels) kernels[str(rows)] = kernel;
+      all["kernel_by_rows"].push_back({{"op", c.op}, {"problem", c.rest}, {"kernels", std::move(kernels)}});
+    }
+    fmt::print("{}\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace));
     return;
   }
   Table table({"op", "problem", "result", "kernel", "config", "before us", "after us", "gain", "noise", "rejected", "s"}, 5);
@@ -133,6 +179,7 @@ void TuneReport::print(bool json, const std::string& folder) const {
     if (o.control_is_wrong) fmt::print("{} {}: THE DEFAULT IS WRONG: see below\n", o.problem.op, o.problem.problem);
     for (const auto& r : o.rejected) fmt::print("{} {}: rejected {} {}: {}\n", o.problem.op, o.problem.problem, r.kernel, r.config, r.why);
   }
+  for (const Crossover& c : crossovers(outcomes_)) fmt::print("{} {}: {}\n", c.op, c.rest, text_of(c));
   const auto count = static_cast<double>(std::max<size_t>(1, outcomes_.size()));
   fmt::print("{} problems, {} with a gain, {:.1f} % saved in the mean, {} candidates rejected, in {:.0f} s; rows and journal in {}\n",
              outcomes_.size(), tuned, 100 * (1 - std::exp(log_gain / count)), rejected, seconds, folder);

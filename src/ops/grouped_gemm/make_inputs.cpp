@@ -83,15 +83,36 @@ Routing make_routing(Maker& maker, int64_t tokens, int64_t top_k, int64_t expert
   auto* ids = static_cast<int32_t*>(out.ids.data);
   std::vector<int32_t> order(static_cast<size_t>(std::max<int64_t>(experts, 0)));
   std::iota(order.begin(), order.end(), 0);
+  const auto below = [&](size_t n) { return maker.rng()() % n; };
+  std::vector<double> sums;  // of loads; order is the order of popularity then
+  if (maker.options().skew > 0) {
+    for (size_t e = order.size(); e > 1; --e) std::swap(order[e - 1], order[below(e)]);
+    for (size_t e = 0; e < order.size(); ++e)
+      sums.push_back((sums.empty() ? 0 : sums.back()) + std::pow(static_cast<double>(e + 1), -maker.options().skew));
+  }
   for (int64_t t = 0; t < tokens; ++t) {
+    int32_t* const own = ids + t * top_k;
     for (int64_t s = 0; s < top_k; ++s) {
       const auto place = static_cast<size_t>(s);
       if (place >= order.size()) {
-        ids[t * top_k + s] = -1;  // more slots than experts
+        own[s] = -1;  // more slots than experts
         continue;
       }
-      std::swap(order[place], order[place + maker.rng()() % (order.size() - place)]);
-      ids[t * top_k + s] = order[place];
+      if (!sums.empty()) {
+        // By load, until one is new; where few are left, the next one that is.
+        const auto is_new = [&](int32_t e) { return std::find(own, own + s, e) == own + s; };
+        size_t at = 0;
+        for (int tries = 0; tries < 64; ++tries) {
+          const double x = static_cast<double>(below(size_t{1} << 32)) * 0x1p-32 * sums.back();
+          at = std::min(static_cast<size_t>(std::ranges::upper_bound(sums, x) - sums.begin()), order.size() - 1);
+          if (is_new(order[at])) break;
+        }
+        while (!is_new(order[at])) at = (at + 1) % order.size();
+        own[s] = order[at];
+        continue;
+      }
+      std::swap(order[place], order[place + below(order.size() - place)]);
+      own[s] = order[place];
     }
   }
   if (tokens % 2 == 1 && tokens > 1 && top_k > 0) {

@@ -20,7 +20,7 @@ struct Routing {
   View ids;      // i32 [tokens, top_k]
   View weights;  // f32 [tokens, top_k]
 };
-/// Distinct random experts for every token. Odd token counts above 1 are irregular on purpose: one token names an expert
+/// Distinct random experts for every token, as popular as MakerOptions::skew says. Odd token counts above 1 are irregular on purpose: one token names an expert
 /// twice, one has an id of -1, one has an id of `experts`.
 Routing make_routing(Maker& maker, int64_t tokens, int64_t top_k, int64_t experts);
 
