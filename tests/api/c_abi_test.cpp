@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -59,6 +60,31 @@ TEST_F(CAbi, gemm_takes_f8_with_scales) {
   args.b_scale = &sw;
   ASSERT_EQ(eitri_gemm(&args, nullptr), EITRI_OK) << eitri_last_error();
   EXPECT_EQ(c, (std::vector<float>{2, 10, 80, 220}));
+}
+
+TEST(CAbiQuantize, codes_of_tokens_and_of_blocks) {
+  std::vector<float> x = {7, 0.5f, -3, 0}, token_scale(1);
+  std::vector<uint8_t> codes(4), block_scale(1);
+  Tensor tx(x.data(), kF32, {1, 4}), i8(codes.data(), {0, 8, 1}, {1, 4}), f4(codes.data(), {17, 4, 1}, {1, 4}),
+      st(token_scale.data(), kF32, {1}), sb(block_scale.data(), {14, 8, 1}, {1, 1});
+  eitri_quantize_args args{};
+  args.size = offsetof(eitri_quantize_args, quant);  // a caller of before the field was there
+  args.x = &tx, args.q = &i8, args.scale = &st;
+  ASSERT_EQ(eitri_quantize(&args, nullptr), EITRI_OK) << eitri_last_error();
+  EXPECT_EQ(codes, (std::vector<uint8_t>{127, 9, 202, 0}));
+  EXPECT_EQ(token_scale[0], 7 / 127.0f);
+  args.size = sizeof args;
+  args.q = &f4, args.scale = &sb, args.quant = EITRI_QUANT_PER_1X32;
+  for (const int rounding : {0, 1, 2}) {  // up: scale 2; down: scale 1, 7 saturates at 6; even: 7 counts as 8, scale 2
+    args.scale_rounding = rounding;
+    ASSERT_EQ(eitri_quantize(&args, nullptr), EITRI_OK) << eitri_last_error();
+    EXPECT_EQ(block_scale[0], rounding == 1 ? 127 : 128);
+    EXPECT_EQ(codes[0], rounding == 1 ? 0x17 : 0x06) << "the first two codes";
+    EXPECT_EQ(codes[1], rounding == 1 ? 0x0d : 0x0b);
+  }
+  args.scale_rounding = 3;
+  EXPECT_EQ(eitri_quantize(&args, nullptr), EITRI_INVALID_ARGUMENT);
+  EXPECT_STREQ(eitri_last_error(), "quantize: scale_rounding is number 3; expected 0 (up), 1 (down) or 2 (even)");
 }
 
 TEST_F(CAbi, errors_name_argument_got_and_wanted) {
