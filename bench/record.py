@@ -31,7 +31,8 @@ def problems(texts):
     return [part for text in texts for part in ("--problem", text)]
 
 
-CPU_SUITES = ("gemm", "levels", "moe")
+CPU_SUITES = ("coded", "gemm", "levels", "moe")
+CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
             ["bench", "quantize"] + problems([r.replace("tokens", "rows").replace("hidden", "cols") for r in GPU_ROWS]),
@@ -44,6 +45,8 @@ SUITES = {
     "jit_all": [["prebuild", "--all", "--target", "sm_90a,gfx942,gfx950"]],
     "gemm": [["gemm", "bench", "--dtype", d, "--vs", "library"] for d in ("bf16", "i8")]
             + [["gemm", "bench", "--dtype", d, "--vs", "library", "--cold", "--m", "1,4,16,32,64"] for d in ("bf16", "i8")],
+    "coded": [["gemm", "bench", "--weights", w, "--vs", "plain", "--n", "4096", "--k", "4096", *how]
+              for w in CODES for how in (["--cold", "--m", "1,4,16"], ["--m", "256,1024"])],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
     "levels": [["--isa", isa, "gemm", "bench", "--dtype", d, "--m", "1,16,256"]
                for isa in ("x86_avx512", "x86_avx2", "portable") for d in ("bf16", "i8", "f32", "f16")],
