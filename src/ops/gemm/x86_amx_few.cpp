@@ -12,11 +12,12 @@
 // many rows as A has, so that A stays small.
 // Bound by: memory, when decoding (x86_decode.h has the operations), 32 stores and two tile products of 16 cycles, on a unit of their own,
 // fit into the time that the lines of a k-step take to come: 12 cycles each at 13 GB/s and 2.5 GHz.
-// Measured on one core of a Xeon with AMX (2.5 GHz, 12 GB/s from memory), 2026-11-30, n = k = 4096, weights cold, by a loop over these
+// Measured on one core of a Xeon with AMX (2.5 GHz, 14.8 GB/s from memory), 2026-11-30, n = k = 4096, weights cold, by a loop over these
 // functions as in bench/panel_bench.cpp (`eitri_bench --benchmark_filter='amx/(f8|mxf|i8_|i4|nvf).*/n4096/k4096/m(1|4|16)/cold'`), as a
-// share of plainly reading the same bytes in turn with it: m = 1, f8 and i8 0.82, i4 and i8 in groups of 32 0.80 and 0.77, mxfp4 0.76;
-// m = 4, 0.80, 0.75, 0.74, 0.64; m = 16, 0.67, 0.57, 0.64, 0.50; nvfp4 0.4, 0.4, 0.3. From m = 4 on, bringing A from L2 and, in short
-// groups, the sums of the rows are what does not overlap.
+// share of plainly reading the same bytes in turn with it, at m = 1, 4, 16: f8 with 128 x 128 scales 0.84, 0.83, 0.75; mxfp8 0.83, 0.80,
+// 0.69; i8 0.84, 0.83, 0.73; i4 in groups of 32 0.82, 0.78, 0.56; mxfp4 0.79, 0.72, 0.60; nvfp4 0.61, 0.59, 0.37 (the AVX-512 row at m = 1:
+// 0.70). What does not overlap for more rows: A from L2, and in short groups the sums of the rows. Two panels in turn for each tile of A and
+// four groups added at a time were slower: they take room in L1.
 // Tiles are stored every 128 k at the least also where nothing is scaled: a tile store that comes later than 700 ns costs 1000 cycles.
 #include <cstring>
 
