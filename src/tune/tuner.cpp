@@ -164,13 +164,15 @@ class Session {
 
   /// Microseconds of one sample; NaN when the candidate failed, which rejects it.
   double sample(size_t i) {
-    const auto start = std::chrono::steady_clock::now();
     if (!has_ring_) {  // large tensors take longer than a sample may
+      const auto begin = std::chrono::steady_clock::now();
       const Answer made = worker_.ask({{"do", "ring"}}, options_.prepare_limit_s);
+      out_.check_s += seconds_since(begin);
       has_ring_ = made.ok() || failed("its tensors cannot be made: " + made.why());
       lost_worker_ = !has_ring_;
       if (lost_worker_) return NAN;
     }
+    const auto start = std::chrono::steady_clock::now();
     const Answer answer =
         worker_.ask({{"do", "time"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"sample_us", options_.sample_us}},
                     options_.time_limit_s);

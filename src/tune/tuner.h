@@ -75,7 +75,7 @@ struct Outcome {
   std::vector<Rejected> rejected = {};  // wrong, faulting, too slow to answer
   int rounds = 0, discarded = 0, workers = 0;
   bool noisy = false, control_is_wrong = false;
-  double seconds = 0, check_s = 0, time_s = 0;  // in all; of that, answering checks (with references), and answering samples
+  double seconds = 0, check_s = 0, time_s = 0;  // in all; of that, making tensors and checking, and answering samples
   int samples = 0;
   Score score = {};
   double gain() const { return control_us > 0 && us > 0 ? 1 - us / control_us : 0; }

@@ -97,6 +97,14 @@ def test_the_kernels_of_a_moe_block_are_told_by_tokens(tmp_path):
     (ladder,) = answer["kernel_by_rows"]
     assert ladder["op"] == "fused_moe" and ladder["problem"].startswith("hidden=64,inter=48,")
     assert ladder["kernels"] == {str(t): p["kernel"] for t, p in zip((1, 3), answer["problems"], strict=True)}
+    # Against every candidate, and nothing is written.
+    files = {path: path.read_bytes() for path in (tmp_path / ".eitri/tuned").iterdir() if path.suffix in (".csv", ".jsonl")}
+    code, out, err = tune(tmp_path, "fused_moe", "--problem", blocks[0], "--score", "5", "--json")
+    assert code == 0, err
+    (scored,) = json.loads(out)["problems"]
+    assert scored["status"] == "scored" and scored["kernel"] == answer["problems"][0]["kernel"]
+    assert 0 < scored["score"]["best_us"] <= min(scored["score"]["row_us"], scored["score"]["default_us"])
+    assert scored["score"]["timed"] > 1 and files == {path: path.read_bytes() for path in files}
 
 
 def test_calls_tune_when_they_may_wait(tmp_path):

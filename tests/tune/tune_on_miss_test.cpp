@@ -19,7 +19,6 @@ namespace eitri {
 namespace {
 
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
 using Clock = std::chrono::steady_clock;
