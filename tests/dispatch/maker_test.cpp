@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <vector>
 
 #include "dispatch/maker.h"
+#include "ops/grouped_gemm/make_inputs.h"
 
 namespace eitri {
 namespace {
@@ -144,6 +148,25 @@ TEST(Maker, dense_inputs_stay_dense) {
   EXPECT_TRUE(is_contiguous(maker.dense("ids", DType::i32, {4, 5}, Fill::zero)));
   EXPECT_FALSE(is_contiguous(maker.input("x", DType::f32, {4, 5}, Fill::zero)));
   EXPECT_EQ(maker.input("n", DType::f32, {5}, Fill::zero).stride[0], 1) << "vectors have no gaps";
+}
+
+TEST(Maker, skewed_experts_are_distinct_and_the_popular_ones_have_most_tokens) {
+  constexpr int64_t kTokens = 1024, kTopK = 8, kExperts = 128;
+  const auto most = [](double skew) {
+    Maker maker({.skew = skew});
+    const auto* ids = static_cast<const int32_t*>(make_routing(maker, kTokens, kTopK, kExperts).ids.data);
+    std::vector<int64_t> loads(kExperts);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      EXPECT_EQ(std::set<int32_t>(ids + t * kTopK, ids + (t + 1) * kTopK).size(), static_cast<size_t>(kTopK));
+      for (int64_t s = 0; s < kTopK; ++s) ++loads[static_cast<size_t>(ids[t * kTopK + s])];
+    }
+    return static_cast<double>(*std::max_element(loads.begin(), loads.end())) / (kTokens * kTopK / kExperts);
+  };
+  EXPECT_LT(most(0), 1.7);
+  EXPECT_GT(most(0.5), 4);
+  Maker few({.skew = 3});  // all experts of every token, however unpopular
+  const auto* ids = static_cast<const int32_t*>(make_routing(few, 2, 5, 4).ids.data);
+  EXPECT_EQ(std::set<int32_t>(ids, ids + 5), (std::set<int32_t>{-1, 0, 1, 2, 3}));
 }
 
 }  // namespace
