@@ -140,8 +140,8 @@ TEST_F(SettingsTest, Tuning) {
 }
 
 TEST_F(SettingsTest, EmptyMeansNotSet) {
-  for (const char* name :
-       {"EITRI_LOG", "EITRI_TUNED", "EITRI_TUNE", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK", "EITRI_JIT", "EITRI_COMPILER"}) {
+  for (const char* name : {"EITRI_LOG", "EITRI_TUNED", "EITRI_TUNE", "EITRI_FORCE", "EITRI_ISA", "EITRI_THREADS", "EITRI_CHECK",
+                           "EITRI_JIT", "EITRI_COMPILER"}) {
     EXPECT_EQ(refusal(name, ""), "") << name;
   }
 }
