@@ -22,7 +22,8 @@ using testing::SizeIs;
 
 class Misses : public testing::Test {
  protected:
-  Misses() : level_(Isa::portable), setting_("EITRI_RECORD", folder_.path()) {
+  // What tests before this one have recorded and not written belongs to no folder.
+  Misses() : level_(Isa::portable), setting_("EITRI_RECORD", (flush_misses(), folder_.path())) {
     set_tuned_fields("scale_add", tuned_fields<ScaleAdd::Problem>());
   }
   ~Misses() override { flush_misses(); }
