@@ -75,7 +75,23 @@ def tuned(problems):
     shared, said = intro([p["problem"] for p in problems])
     lines = [said, "", "| problem | found | us | default us | gain |", "|---|---|---|---|---|"]
     for p in problems:
+        if p["us"] == 0:
+            lines.append(f"| {short(p['problem'], shared)} | {p['status']} | | | |")
+            continue
         lines.append(f"| {short(p['problem'], shared)} | {p['status']} | {number(p['us'])} | {number(p['default_us'])} | {100 * p['gain']:.1f} % |")
+    return lines
+
+
+def scored(cases):
+    shared, said = intro([c["problem"] for c in cases])
+    lines = [said + " Regret: the time of a choice over that of the best candidate, less 1.", "",
+             "| problem | best | us | regret of tuned | of guess | tuner s | every candidate s |", "|---|---|---|---|---|---|---|"]
+    for c in cases:
+        if "regret_tuned" not in c:
+            lines.append(f"| {short(c['problem'], shared)} | {c['status']}: {c['why']} | | | | | |")
+            continue
+        lines.append(f"| {short(c['problem'], shared)} | {c['best']} | {number(c['best_us'])} | {100 * c['regret_tuned']:.1f} % | {100 * c['regret_guess']:.1f} % | "
+                     f"{number(c['tuner_s'])} | {number(c['exhaustive_s'])} |")
     return lines
 
 
@@ -88,6 +104,8 @@ def named(values, unit):
 def run_lines(run):
     """One run's table; an unknown form is an error, so that no result is dropped in silence."""
     cases = run.get("cases") or run.get("problems")
+    if not cases:
+        return [f"No case was measured; {run['left_out']} left out."]
     first = cases[0]
     if "vs_us" in first:
         return compared(cases)
@@ -97,6 +115,10 @@ def run_lines(run):
         return prebuilt(first)
     if "default_us" in first:
         return tuned(cases)
+    if "regret_tuned" in first:
+        left = f" {run['left_out']} problems were left out for time." if run["left_out"] else ""
+        means = run["summary"]
+        return [*scored(cases), "", f"Means: regret of tuned {100 * means['regret_tuned_mean']:.2f} %, of guess {100 * means['regret_guess_mean']:.2f} %.{left}"]
     raise ValueError(f"unknown form of a case: {sorted(first)}")
 
 
