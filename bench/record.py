@@ -74,6 +74,9 @@ def without_paths(doctor):
     doctor.get("cache_dir", {}).pop("path", None)
     for compiler in doctor.get("compilers", []):
         compiler["path"] = pathlib.PurePath(compiler["path"]).name
+    if "; " in doctor.get("tune", ""):
+        mode, command = doctor["tune"].split("; ", 1)
+        doctor["tune"] = f"{mode}; {pathlib.PurePath(command).name}"
     return doctor
 
 
