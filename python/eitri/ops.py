@@ -179,7 +179,7 @@ def moe_sort(topk_ids: Array, topk_weights: Array, experts: int, *, block: int =
         tokens, top_k = _shape("moe_sort", "topk_ids", topk_ids, (2,))
         _count("moe_sort", "experts", experts)
         _count("moe_sort", "block", block, 1)
-        positions = tokens * top_k + experts * block - top_k
+        positions = max(0, tokens * top_k + experts * block - top_k)
         out = Sorted(_empty(topk_ids, (positions,), "i32"), _empty(topk_ids, (positions,), "f32"),
                      _empty(topk_ids, ((positions + block - 1) // block,), "i32"), _empty(topk_ids, (2,), "i32"),
                      _empty(topk_ids, (tokens, top_k), "i32"))

@@ -268,6 +268,7 @@ void Tensors::refuse_tangent(PyObject* object, const char* name) {
 
 View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
   refuse_gradient(object, name);
+  if (tangents_) refuse_tangent(object, name);
   const Ref plain = checked(PyObject_CallMethod(object, "detach", nullptr));  // __dlpack__ looks at requires_grad in every mode
   View view;
   try {

@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kHeader = "op,arch,units,kernel,calls,us,problem";
 constexpr size_t kMostMisses = 65536;  // ragged shapes have no end
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
-constexpr time_t kFlushSeconds = 30, kFlushOnlineSeconds = 1;  // online: the tuner waits for it
+constexpr time_t kFlushSeconds = 30, kFlushOnlineSeconds = 1;  // of new problems, for which the tuner waits
 
 struct Recorded {
   Miss miss;
@@ -40,7 +40,7 @@ struct Recorded {
 struct Recorder {
   std::mutex mutex;
   std::map<std::string, Recorded> all;  // nodes never move
-  time_t flushed = 0;
+  time_t flushed = 0, all_flushed = 0;
 };
 Recorder& recorder() {
   static Recorder& r = *new Recorder;  // the end of the process flushes it
@@ -152,10 +152,15 @@ MissCounter* record_miss(std::string_view op, const Device& device, const std::s
   return &recorded.counter;
 }
 
-void flush_misses() {
+namespace {
+
+enum class Lines : uint8_t { all, of_new_problems };
+
+void write_lines(Lines which) {
   Recorder& r = recorder();
   const std::lock_guard lock(r.mutex);
   r.flushed = now();
+  if (which == Lines::all) r.all_flushed = r.flushed;
   std::string lines;
   struct Taken {
     Recorded* recorded;
@@ -164,6 +169,7 @@ void flush_misses() {
   };
   std::vector<Taken> taken;
   for (auto& [key, recorded] : r.all) {
+    if (which == Lines::of_new_problems && recorded.written) continue;
     const int64_t calls = recorded.counter.calls.exchange(0), ns = recorded.counter.ns.exchange(0);
     if (calls == 0 && recorded.written) continue;
     taken.push_back({&recorded, calls, ns, recorded.written});
@@ -183,15 +189,20 @@ void flush_misses() {
   }
 }
 
+}  // namespace
+
+void flush_misses() { write_lines(Lines::all); }
+
 void flush_misses_if_due() {
-  bool due = false;
+  bool due = false, all_due = false;
   {
     Recorder& r = recorder();
     const std::unique_lock lock(r.mutex, std::try_to_lock);
     const time_t every = settings().tune == TuneMode::online ? kFlushOnlineSeconds : kFlushSeconds;
     due = lock.owns_lock() && r.flushed != 0 && now() >= r.flushed + every;
+    all_due = due && now() >= r.all_flushed + kFlushSeconds;
   }
-  if (due) flush_misses();
+  if (due) write_lines(all_due ? Lines::all : Lines::of_new_problems);
 }
 
 MissFile read_misses(const std::string& path) {

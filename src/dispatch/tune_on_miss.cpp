@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -53,9 +55,13 @@ struct State {
   std::set<std::string> tried;           // block: problems that were tuned, or could not be
   std::map<std::string, Online> online;  // by device
 };
+/// A child of fork() starts anew: another thread may have held the lock, for minutes, and its parent's tuners are not its own.
 State& state() {
-  static State& s = *new State;
-  return s;
+  static std::atomic<State*> instance = [] {
+    ::pthread_atfork(nullptr, nullptr, [] { instance = new State; });
+    return new State;
+  }();
+  return *instance;
 }
 
 std::string device_text(const Device& device) { return device.is_gpu() ? str("cuda:", static_cast<int>(device.id.index)) : "cpu"; }
@@ -142,11 +148,19 @@ Process start(const std::vector<std::string>& argv, const std::string& log) {
   ::posix_spawn_file_actions_adddup2(&actions, in, 0);
   ::posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
   if (log.empty()) ::posix_spawn_file_actions_adddup2(&actions, out, 2);
-  else ::posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  else ::posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+#if __GLIBC_PREREQ(2, 34)
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);  // the program's sockets and locks are not the tuner's
+#endif
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setpgroup(&attributes, 0);  // a key that interrupts us does not reach it; a kill reaches its workers
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  sigset_t all, none;
+  ::sigfillset(&all);
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   Process process;
   const AllCores all_cores;
   const int error = ::posix_spawn(&process.pid, argv[0].c_str(), &actions, &attributes, pointers(argv).data(), pointers(variables).data());
@@ -212,7 +226,9 @@ class TuningLock {
     }
   }
   ~TuningLock() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ < 0) return;
+    if (in_time_) ::flock(fd_, LOCK_UN);  // a child forked meanwhile has the file open, too
+    ::close(fd_);
   }
   TuningLock(const TuningLock&) = delete;
   TuningLock& operator=(const TuningLock&) = delete;
@@ -228,15 +244,26 @@ bool has_row(std::string_view op, const Device& device, const std::string& probl
   return !advice.empty() && advice.front().kind == AdviceKind::exact;
 }
 
+std::string name_of(std::string_view op, const Device& device, const std::string& problem) {
+  return str(op, "|", device_text(device), "|", problem);
+}
+bool was_tried(State& s, std::string_view op, const Device& device, const std::string& problem) {
+  const std::unique_lock lock(s.mutex, std::try_to_lock);  // who holds it is tuning
+  return lock.owns_lock() && s.tried.contains(name_of(op, device, problem));
+}
+
 bool block(State& s, std::string_view op, const Device& device, const std::string& problem) {
   const std::lock_guard lock(s.mutex);
-  const std::string name = str(op, "|", device_text(device), "|", problem);
+  const std::string name = name_of(op, device, problem);
   if (s.tried.contains(name)) return has_row(op, device, problem);
   const std::string folder = tuning_folder();
   std::vector<std::string> argv = arguments(s, device);
   const TuningLock turn(folder);
   tuned_rows_changed();  // another process may just have written it
-  if (has_row(op, device, problem)) return true;
+  if (has_row(op, device, problem)) {
+    s.tried.insert(name);  // if it does not serve here, tuning again would not help
+    return true;
+  }
   if (!turn.in_time()) {
     warn_once(LogTopic::tune, problem, op, " ", problem, " is not tuned: other processes have been tuning into ", folder, " for ",
               kWaitForOthers, " s");
@@ -264,14 +291,32 @@ void follow(State& s, const Device& device) {
   const std::string name = device_text(device);
   // A call waits for nobody: whoever holds the lock is starting it.
   const std::unique_lock lock(s.mutex, std::try_to_lock);
-  if (!lock.owns_lock() || s.online.contains(name)) return;
+  if (!lock.owns_lock()) return;
+  if (const auto known = s.online.find(name); known != s.online.end()) {
+    int status = 0;
+    Online& online = known->second;
+    if (online.pid == 0 || ::waitpid(online.pid, &status, WNOHANG) != online.pid) return;
+    warn_once(LogTopic::tune, name, "EITRI_TUNE=online: the tuner of ", name, " has ended (wait status ", status, "); see ",
+              tuning_folder(), "/online.log. No more problems are tuned.");
+    ::close(online.input);
+    online = {};
+    return;
+  }
   std::vector<std::string> argv = arguments(s, device);
   const std::string folder = tuning_folder();
   std::error_code ignored;
   fs::create_directories(folder, ignored);
   argv.insert(argv.end(), {"--from-record", record_folder(), "--follow", "--beside", "--share", str(settings().tune_percent), "--device",
                            name, "--out", folder});
-  const Process process = start(argv, str(folder, "/online.log"));
+  std::string log = str(folder, "/online.log");
+  if (const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); fd >= 0) {
+    ::close(fd);
+  } else {
+    warn_once(LogTopic::tune, log, "EITRI_TUNE=online: ", log, " cannot be written (", std::generic_category().message(errno),
+              "), and rows hardly either; what the tuner says is lost");
+    log = "/dev/null";
+  }
+  const Process process = start(argv, log);
   s.online[name] = {process.pid, process.input};
 }
 
@@ -285,9 +330,11 @@ bool tune_on_miss(std::string_view op, const Device& device, const std::string& 
     follow(state(), device);
     return false;
   }
-  if (stream != nullptr && gpu::is_capturing(stream))
+  if (stream != nullptr && gpu::is_capturing(stream)) {
+    if (was_tried(state(), op, device, problem)) return false;
     fail(Code::unsupported,
          str(op, ": EITRI_TUNE is block, the problem has no tuned row, and the stream captures a graph; call it once before"));
+  }
   return block(state(), op, device, problem);
 }
 
@@ -338,6 +385,7 @@ void stop_online_tuning() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   for (auto& [name, online] : s.online) {
+    if (online.pid == 0) continue;
     ::kill(-online.pid, SIGKILL);
     while (::waitpid(online.pid, nullptr, 0) < 0 && errno == EINTR) {
     }

@@ -31,7 +31,7 @@ std::string find_tune_command(std::string* looked);
 
 /// Tests only: starts this instead of `eitri` (argv without the options), and forgets which problems have been tuned.
 void set_tune_command(std::vector<std::string> argv);
-/// Ends the process of online tuning, if there is one. For tests; it ends with this process anyway.
+/// Ends the process of online tuning, if there is one. For tests; it ends by itself after this process has.
 void stop_online_tuning();
 
 }  // namespace eitri

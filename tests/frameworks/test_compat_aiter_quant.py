@@ -127,6 +127,26 @@ def test_shuffled_scales():
     assert torch.equal(plain_scale(shuffle_scale(scale), 40, 10).view(torch.uint8), scale.view(torch.uint8))
 
 
+def test_shuffled_scales_are_known_where_they_were_made():
+    """256 rows and 8 blocks: nothing is padded, so that a scale that lost its mark would fit as a plain one."""
+    x, w = randn(256, 256), randn(256, 256)
+    plain_x, x_scale = aiter.per_1x32_mx_quant_hip(x, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0)
+    w8, w_scale = aiter.per_1x32_mx_quant_hip(w, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0)
+    expected = aiter.gemm_a8w8_mxfp8(plain_x, w8, x_scale, w_scale)
+    a, a_scale = aiter.per_1x32_mx_quant_hip(x, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0, shuffle=True)
+    b, b_scale = aiter.per_1x32_mx_quant_hip(w, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0, shuffle=True)
+    assert a_scale.is_shuffled and not x_scale.is_shuffled
+    assert not torch.equal(a_scale.view(torch.uint8), x_scale.view(torch.uint8))
+    torch.testing.assert_close(aiter.gemm_a8w8_mxfp8(a, b, a_scale, b_scale), expected, rtol=0, atol=0)
+    assert aiter.per_1x32_f4_quant(w, shuffle=True)[1].is_shuffled and not aiter.per_1x32_f4_quant(w)[1].is_shuffled
+    with pytest.raises(eitri.InvalidArgument, match="out"):
+        aiter.per_group_quant_hip(x, quant_dtype=torch.int8, group_size=32, scale_type=dtypes.fp8_e8m0)
+    wide = randn(4, 3 * 256)[:, :256]
+    codes, scale = aiter.per_group_quant_hip(wide)
+    again, same = aiter.per_group_quant_hip(wide.contiguous())
+    assert torch.equal(codes, again) and torch.equal(scale, same)
+
+
 def test_smooth_and_int4_and_activations():
     x, smooth = randn(4, 64), torch.rand(64) + 0.5
     out, scale = torch.empty(4, 64, dtype=torch.int8), torch.empty(4, 1)

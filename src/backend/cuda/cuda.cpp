@@ -270,7 +270,11 @@ void launch(const Function& function, const Geometry& g, Stream stream, const vo
   Handle code = function.kernel;
   if (current.primary && current.device < Function::kDevices)
     if (const Handle known = function.in_primary[current.device].load(std::memory_order_relaxed); known != nullptr) code = known;
-  if (const int result = driver()->launch(&config, code, arguments, nullptr); result != 0) [[unlikely]]
+  int result = driver()->launch(&config, code, arguments, nullptr);
+  // The stream of another context of the device, or a device that was reset: the kernel serves there still.
+  if (result != 0 && code != function.kernel) [[unlikely]]
+    result = driver()->launch(&config, function.kernel, arguments, nullptr);
+  if (result != 0) [[unlikely]]
     fail(Code::device_error, str("cuda: launch of ", function.name, " with ", g.blocks, " blocks of ", g.threads, " threads, ",
                                  g.shared_bytes, " bytes of shared memory, clusters of ", g.cluster, ": ", error_text(result)));
 }

@@ -188,7 +188,7 @@ double children_us(const FusedMoe::Problem& p, int64_t tile_m, const Device& dev
 
 double moe_decoding_flops(Target target, const FusedMoe::Problem& p, const Device& device) {
   if (!p.decodes()) return 0;
-  const Quant quant = p.coded() ? p.w_quant : Quant::none;
+  const Quant quant = p.scaled_as_codes() ? p.w_quant : Quant::none;
   const auto flops = [&](double experts, double rows, int64_t inter) {
     const double codes = experts * static_cast<double>(p.w1_rows(inter) + inter) * static_cast<double>(p.hidden);
     return panel_rows::decoding_flops(target, p.w, quant, rows, codes, device);

@@ -138,6 +138,13 @@ def _weight_scale(scale, weight, quant):
     return scale.reshape(experts, 1) if quant == "per_tensor" else scale.reshape(experts, n)
 
 
+def _activation_scale(scale, rows):
+    """Scales of blocks of [rows, k], shuffled or not, as [rows, blocks]."""
+    if getattr(scale, "is_shuffled", False):
+        return plain_scale(scale, *(getattr(scale, "plain_shape", None) or (rows, scale.shape[-1])))
+    return scale.reshape(rows, -1)
+
+
 class _Quants:
     """What a call's QuantType means for weights of this dtype: arguments of eitri's grouped_gemm."""
 
@@ -162,7 +169,9 @@ class _Quants:
         """Of activations [rows, k]."""
         if scale is None:
             return None
-        return scale.reshape(-1) if self.a in ("none", "per_tensor", "per_token") else scale.reshape(rows, -1)
+        if self.a in ("none", "per_tensor", "per_token"):
+            return scale.reshape(-1)
+        return _activation_scale(scale, rows)
 
 
 @peer(OP)
@@ -191,6 +200,8 @@ def ck_moe_stage2_fwd(inter_states, w1, w2, sorted_token_ids, sorted_expert_ids,
     """out [m, dim] = sum over slots of weight * (inter_states [m, top_k, inter] w2[expert]^T); it is overwritten. Returns out."""
     quants = _Quants("ck_moe_stage2_fwd", quant_type, w2)
     tokens, inter = out.shape[0], inter_states.shape[-1]
+    if tokens == 0:
+        return out
     pair, position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)
     pair = pair.clamp(max=max(tokens * topk - 1, 0))  # at padding any row: its product is not written
     y = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
@@ -268,11 +279,16 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
     elif a_quant == "per_tensor":
         a_quant = "per_token"
         if coded:
+            if a1_scale is None:
+                raise InvalidArgument(f"aiter.fused_moe: a1_scale is None; expected the scale of hidden_states ({hidden_states.dtype})")
             a1_scale = a1_scale.reshape(-1).expand(hidden_states.shape[0]).contiguous()
     elif _is_fp4(w1) and not coded:
         a_quant = "none"
     if a1_scale is not None:
-        a1_scale = a1_scale.reshape(-1) if a_quant in ("none", "per_token") else a1_scale.reshape(hidden_states.shape[0], -1)
+        if a_quant in ("none", "per_token"):
+            a1_scale = a1_scale.reshape(-1)
+        else:
+            a1_scale = _activation_scale(a1_scale, hidden_states.shape[0])
     return eitri.fused_moe(hidden_states, _weight(w1), _weight(w2), topk_weight, topk_ids, w1_scale=_weight_scale(w1_scale, w1, quants.w),
                            w2_scale=_weight_scale(w2_scale, w2, quants.w), x_scale=a1_scale, bias1=bias1, bias2=bias2,
                            expert_mask=expert_mask, num_local_tokens=num_local_tokens, activation=ACTIVATIONS[activation], limit=limit,

@@ -55,6 +55,8 @@ class _Layer:
                                   a_quant="none" if i8 else self.a_quant, b_quant="none" if i8 else self.w_quant, out=out, **options)
 
     def run(self, out, x, x_scale, gate, gate_scale, down, down_scale, smooth=(None, None), weight_stage="second"):
+        if self.tokens == 0:
+            return
         codes = gate.dtype in (torch.int8, dtypes.fp8)
         gather = "token"
         if smooth[0] is not None:
@@ -134,7 +136,7 @@ def fmoe_fp8_blockscale_g1u1(out, input, gate, down, sorted_token_ids, sorted_we
     """input fp8 [m, dim]; the memory of input_scale is f32 [dim / 128, m]; fc scales f32, one for 128 x 128."""
     name = "fmoe_fp8_blockscale_g1u1"
     refuse(name, fc_scale_blkn=(fc_scale_blkn, 128), fc_scale_blkk=(fc_scale_blkk, 128), fc2_smooth_scale=(fc2_smooth_scale, None))
-    scale = input_scale.reshape(-1).view(-1, input.shape[0]).t().contiguous()
+    scale = input_scale.reshape(input.shape[1] // 128, input.shape[0]).t().contiguous()
     lists = sorted_token_ids, sorted_weights, sorted_expert_ids, num_valid_ids
     _Layer(name, lists, out.shape[0], topk, ("per_1x128", "per_128x128"), activation).run(out, input, scale, gate, fc1_scale, down, fc2_scale)
 

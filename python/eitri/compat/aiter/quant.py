@@ -7,7 +7,7 @@ import torch
 import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import QuantType
-from eitri.compat.aiter.shuffle import e8m0_shuffle
+from eitri.compat.aiter.shuffle import e8m0_shuffle, mark_scale
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
 
@@ -125,14 +125,18 @@ def dynamic_per_group_scaled_quant(out, input, scales, group_size=32, shuffle_sc
     if scales.dtype != torch.float32:
         if group_size != 32:
             raise Unsupported(f"aiter.{name}: group_size is {group_size} with E8M0 scales; eitri has groups of 32")
+        if not fp4:
+            check_dtype(name, "out", out.dtype, (dtypes.fp8, dtypes.fp4x2, torch.uint8))
         codes, found = eitri.quantize(x, quant="per_1x32", out_dtype="f4e2m1" if fp4 else "f8e4m3")
         _write(out.view(-1, n // 2 if fp4 else n), codes)
+        plain_shape = tuple(found.shape)
         found = e8m0_shuffle(found) if shuffle_scale else found
         _write(scales.view(-1), found.reshape(-1))
+        mark_scale(scales, plain_shape if shuffle_scale else None)
         return
     check_dtype(name, "out", out.dtype, (torch.int8, dtypes.fp8))
     found = torch.empty(x.shape[0] * (n // group_size), dtype=torch.float32, device=x.device)
-    _quantize_rows(out.view(-1, group_size), x.view(-1, group_size), found)
+    _quantize_rows(out.view(-1, group_size), x.reshape(-1, group_size), found)
     found = found.view(x.shape[0], -1)
     scales.view(-1).copy_((found.t() if shuffle_scale else found).reshape(-1))
 
@@ -198,10 +202,11 @@ def per_1x32_f4_quant(x, scale=None, quant_dtype=dtypes.fp4x2, shuffle=False, pa
         raise InvalidArgument(f"aiter.per_1x32_f4_quant: x is {list(x.shape)}; expected a multiple of 32 elements in a row")
     codes, found = eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f4e2m1", scale_rounding=rounding)
     codes = codes.view(torch.uint8).view(*x.shape[:-1], n // 2)
+    plain_shape = tuple(found.shape)
     found = e8m0_shuffle(found) if shuffle else found
     if pack_dim == 0:
         codes, found = codes.t().contiguous(), found.view(torch.uint8).t().contiguous()
-    return codes.view(dtypes.fp4x2), found.view(dtypes.fp8_e8m0)
+    return codes.view(dtypes.fp4x2), mark_scale(found.view(dtypes.fp8_e8m0), plain_shape if shuffle and pack_dim != 0 else None)
 
 
 @peer(MODULE)

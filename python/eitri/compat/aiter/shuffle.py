@@ -64,8 +64,15 @@ def e8m0_shuffle(scale):
     padded = torch.full((tall, wide), 127, dtype=torch.uint8, device=data.device)
     padded[:rows, :columns] = data
     out = padded.view(tall // 32, 2, 16, wide // 8, 2, 4).permute(0, 3, 5, 2, 4, 1).contiguous().view(tall, wide).view(scale.dtype)
-    out.is_shuffled, out.plain_shape = True, (rows, columns)
-    return out
+    return mark_scale(out, (rows, columns))
+
+
+def mark_scale(scale, plain_shape):
+    """Says on the tensor that it is what e8m0_shuffle makes of [rows, columns], or with None that it is plain. Returns it. A view of a tensor is
+    another object, which does not know."""
+    scale.is_shuffled = plain_shape is not None
+    scale.plain_shape = plain_shape
+    return scale
 
 
 def e8m0_unshuffle(scale, rows, columns):
