@@ -235,7 +235,13 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
     out.panel_parts = static_cast<int>(std::clamp<int64_t>(panels, 1, t));
     if (split_knob == 0) out.row_parts = static_cast<int>(std::clamp<int64_t>(t / out.panel_parts, 1, std::max<int64_t>(row_groups, 1)));
   }
-  out.rows = std::min(p.m, (row_groups + out.row_parts - 1) / out.row_parts * 32);
+  const auto rows_of_part = [&] { return std::min(p.m, (row_groups + out.row_parts - 1) / out.row_parts * 32); };
+  out.rows = rows_of_part();
+  // Few rows meet coded weights in another way (x86_amx_few.cpp). A last part of few would make bits depend on the number of threads.
+  while (p.coded() && p.m > kFewRows && out.row_parts > 1 && p.m - out.rows * (out.row_parts - 1) <= kFewRows) {
+    --out.row_parts;
+    out.rows = rows_of_part();
+  }
   // A part's panels of one matrix: its scratch is used again for the next one.
   out.panels = std::min(panels_of(p), (panels + out.panel_parts - 1) / out.panel_parts);
   out.scratch = panel_scratch(out.rows, p.k, out.panels, width_of(p), packs_in_kernel(p));

@@ -17,7 +17,8 @@
 // next chunk between the tile products of this one was slower: it takes the room in which loads from L2 wait. Up to 16 rows:
 // x86_amx_few.cpp.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
-// meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other rows.
+// meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other
+// rows, but for coded panels on whether they are more than 16.
 #include <cstring>
 
 #include "device/x86/amx.h"

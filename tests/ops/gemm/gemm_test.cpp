@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "base/numeric.h"
+#include "harness/levels.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/panel_rows.h"
 
@@ -223,27 +224,41 @@ TEST(Gemm, VectorsSharedByTheBatch) {
   }
 }
 
-TEST(Gemm, SameBitsWithAnyNumberOfThreads) {
-  for (const DType dtype : {DType::f32, DType::i8}) {
-    const Problem p{.m = 300, .n = 200, .k = 1500, .a = dtype, .c = DType::f32, .bias = DType::f32};
-    for (const char* kernel : rows_for(p)) {
-      if (std::string_view(kernel) == "gemm.reference") continue;
-      Maker maker;
-      const GemmArgs args = Gemm::make(p, maker);
-      const ForceScope force(Gemm::name, kernel);
-      const int before = omp_get_max_threads();
-      std::vector<std::vector<std::byte>> results;
-      for (const int threads : {1, 2, 3, 7}) {
-        omp_set_num_threads(threads);
-        maker.poison_outputs();
-        call<Gemm>(args);
-        const auto* data = static_cast<const std::byte*>(args.c.data);
-        results.emplace_back(data, data + span_bytes(args.c));
-      }
-      omp_set_num_threads(before);
-      for (const auto& r : results) EXPECT_TRUE(r == results.front()) << kernel << " " << str(dtype);
+void expect_same_bits_with_any_number_of_threads(const Problem& p) {
+  for (const char* kernel : rows_for(p)) {
+    if (std::string_view(kernel) == "gemm.reference") continue;
+    Maker maker;
+    const GemmArgs args = Gemm::make(p, maker);
+    const ForceScope force(Gemm::name, kernel);
+    const int before = omp_get_max_threads();
+    std::vector<std::vector<std::byte>> results;
+    for (const int threads : {1, 2, 3, 7, 8}) {
+      omp_set_num_threads(threads);
+      maker.poison_outputs();
+      call<Gemm>(args);
+      const auto* data = static_cast<const std::byte*>(args.c.data);
+      results.emplace_back(data, data + span_bytes(args.c));
     }
+    omp_set_num_threads(before);
+    for (const auto& r : results) EXPECT_TRUE(r == results.front()) << kernel << " " << key_of(p);
   }
+}
+
+TEST(Gemm, SameBitsWithAnyNumberOfThreads) {
+  for (const DType dtype : {DType::f32, DType::i8})
+    expect_same_bits_with_any_number_of_threads({.m = 300, .n = 200, .k = 1500, .a = dtype, .c = DType::f32, .bias = DType::f32});
+}
+
+// One panel, so that rows are shared out: with two threads the second part would have eight, which kernels for few rows multiply in
+// another way.
+TEST(Gemm, SameBitsOfCodedWeightsWithAnyNumberOfThreads) {
+  Problem p{.m = 40, .n = 32, .k = 16384, .a = DType::bf16, .c = DType::f32, .b_quant = Quant::per_128x128};
+  p.b = DType::f8e4m3;
+  p.b_format = WeightFormat::panel32;
+  expect_same_bits_with_any_number_of_threads(p);
+  if (best_isa() <= Isa::x86_avx512) return;
+  const harness::LevelScope level(Isa::x86_amx_emulated);
+  expect_same_bits_with_any_number_of_threads(p);
 }
 
 // Largest codes at the largest k: i32 sums stay exact. One more element of k goes to the reference.
