@@ -229,9 +229,12 @@ TEST(QuantizeGolden, Refusals) {
   EXPECT_THAT(refusal<Quantize>(args), HasSubstr("scale_rounding is number 3; expected down, up or even"));
   args = r.args();
   args.q = View(r.q.data(), DType::f4e2m1, {2, 1});
+  args.q.stride[0] = 2;  // rows begin at whole bytes
   args.x = View(r.x.data(), DType::f32, {2, 1});
   args.quant = Quant::per_1x32;
-  EXPECT_THAT(refusal<Quantize>(args), HasSubstr("quantize: "));
+  std::vector<uint8_t> scale(2);
+  args.scale = View(scale.data(), DType::f8e8m0, {2, 1});
+  EXPECT_THAT(refusal<Quantize>(args), HasSubstr("expected an even number of columns (q is f4e2m1)"));
   args = r.args();
   args.x.stride[1] = 2;
   EXPECT_THAT(refusal<Quantize>(args), HasSubstr("inner stride 1"));
