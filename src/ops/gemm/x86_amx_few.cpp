@@ -18,6 +18,8 @@
 // 0.69; i8 0.84, 0.83, 0.73; i4 in groups of 32 0.82, 0.78, 0.56; mxfp4 0.79, 0.72, 0.60; nvfp4 0.61, 0.59, 0.37 (the AVX-512 row at m = 1:
 // 0.70). What does not overlap for more rows: A from L2, and in short groups the sums of the rows. Two panels in turn for each tile of A and
 // four groups added at a time were slower: they take room in L1.
+// Limits: a sum of products that meets its scale afterwards is in f32 before it: activations near 2^120 with scales near 2^-100 give infinity
+// where more rows, whose weights are scaled first, do not.
 // Tiles are stored every 128 k at the least also where nothing is scaled: a tile store that comes later than 700 ns costs 1000 cycles.
 #include <cstring>
 
