@@ -102,8 +102,8 @@ format-check: packages-lint
 tidy: packages-lint build  ## clang-tidy on the lines changed since BASE
 	@git diff -U0 --no-color $(BASE) -- '*.cpp' '*.h' '*.hpp' | clang-tidy-diff-16.py -clang-tidy-binary clang-tidy-16 -p1 -path build -quiet -j $(JOBS)
 
-# What a GPU compiler makes is the same under sanitizers.
-without_compile = $(if $(TEST_ARGS),,--gtest_filter=-*Compile.*)
+# What a GPU compiler makes is the same under sanitizers; and the references run there as what every other row is compared with.
+without_compile = $(if $(TEST_ARGS),,--gtest_filter=-*Compile.*:*.reference/*)
 
 asan: packages-build packages-test  ## the tests under AddressSanitizer
 	@$(call sanitized,asan,$(without_compile))
