@@ -153,14 +153,15 @@ if [ ! -f $(if $(filter release,$(1)),build,build/$(1))/build.ninja ] || [ -n "$
   mkdir -p build; $(CMAKE) --preset $(1) $(CONFIGURE) >build/configure-$(1).log 2>&1 || { cat build/configure-$(1).log; exit 1; }; fi
 endef
 
-# Processes that share the tests: most of them use one core. With several the result files are NAME-1.json, NAME-2.json, ...
+# Processes that share the tests: most of them use one core. With several the result files are NAME-1.json, NAME-2.json, ... Threads that
+# wait for work sleep: where they spin, in the way of the others, tests under sanitizers take twice as long.
 SHARDS ?= 1
 
 # Build folder, arguments, name of the result file.
 define run_tests
 mkdir -p $(RESULTS); if [ -x $(1)/bin/eitri_tests ]; then \
   if [ -f $(VENV_NVRTC)/ready ]; then export VIRTUAL_ENV=$(CURDIR)/$(VENV_NVRTC); fi; \
-  name=$(or $(3),$(subst build/,,$(filter build/%,$(1))),host); failed=0; pids=; \
+  export OMP_WAIT_POLICY=passive; name=$(or $(3),$(subst build/,,$(filter build/%,$(1))),host); failed=0; pids=; \
   for i in $$(seq $(SHARDS)); do \
     GTEST_TOTAL_SHARDS=$(SHARDS) GTEST_SHARD_INDEX=$$((i - 1)) $(1)/bin/eitri_tests --gtest_brief=1 \
       --gtest_output=json:$(RESULTS)/$$name$(if $(filter 1,$(SHARDS)),,-$$i).json $(2) $(if $(3),,$(TEST_ARGS)) & pids="$$pids $$!"; done; \
