@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from eitri_calls import randn
+from eitri_calls import DEVICES, randn
 
 import eitri
 
 BODY = "for (int64_t i = 0; i < m; ++i)\n  for (int64_t j = 0; j < n; ++j) y(i, j) = float(x(i, j)) * scale(j) + shift;"
 
 
-@eitri.user_op(body=BODY)
+@eitri.user_op(body=BODY, gpu_body="y[element] = float(x[element]) * scale[element % n] + shift;")
 def affine(x: "bf16[m, n]", scale: "f32[n]", y: "out bf16[m, n]", shift: "f32" = 0.0): ...
 
 
-@eitri.user_op(body="for (int64_t i = 0; i < n; ++i) x(i) += step;")
+@eitri.user_op(body="for (int64_t i = 0; i < n; ++i) x(i) += step;", gpu_body="x[element] += step;")
 def advance(x: "inout i32[n]", step: "i32"): ...
 
 
@@ -21,23 +21,51 @@ def expected(x, scale, shift=0.0):
     return (x.float() * scale + shift).bfloat16()
 
 
-def test_eager_and_through_torch():
-    x, scale = randn(5, 7), randn(7, dtype=torch.float32)
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
+def operands(device):
+    return randn(5, 7).to(device), randn(7, dtype=torch.float32).to(device)
+
+
+def test_eager_and_through_torch(device):
+    x, scale = operands(device)
     assert torch.equal(affine(x, scale), expected(x, scale))
     assert torch.equal(affine(x, scale, shift=1.5), expected(x, scale, 1.5))
     out = torch.empty_like(x)
     torch.ops.eitri_user.affine(x, scale, out, 2.0)
     assert torch.equal(out, expected(x, scale, 2.0))
     torch.library.opcheck(torch.ops.eitri_user.affine.default, (x, scale, out, 2.0))
-    counts = torch.arange(4, dtype=torch.int32)
+    counts = torch.arange(4, dtype=torch.int32, device=device)
     assert advance(counts, 3) is counts and counts.tolist() == [3, 4, 5, 6]
 
 
-def test_compile():
-    x, scale = randn(5, 7), randn(7, dtype=torch.float32)
+def test_compile_and_export(device):
+    x, scale = operands(device)
+
+    class Model(torch.nn.Module):
+        def forward(self, x, scale):
+            return affine(x * 2, scale, shift=1.0) + 1
+
+    wanted = expected(x * 2, scale, 1.0) + 1
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x, scale: affine(x * 2, scale, shift=1.0) + 1, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x, scale), expected(x * 2, scale, 1.0) + 1)
+    assert torch.equal(torch.compile(Model(), fullgraph=True, backend="aot_eager")(x, scale), wanted)
+    assert torch.equal(torch.export.export(Model(), (x, scale)).module()(x, scale), wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
+def test_graph_capture():
+    x, scale = operands("cuda")
+    affine(x, scale)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = affine(x, scale, shift=1.0)
+    x.copy_(randn(5, 7, seed=2))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected(x, scale, 1.0))
 
 
 def test_refusals():
