@@ -90,6 +90,9 @@ struct Torch {
   PyCFunction count_modes = nullptr;  // the same without Python's calling convention, which costs more than the function
   PyObject* count_modes_self = nullptr;
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* current_level = PyUnicode_InternFromString("_current_level");
+  Ref gradient_getter;  // the descriptor of Tensor.requires_grad, and how to call it without looking it up
+  descrgetfunc get_gradient = nullptr;
 
   Torch() {
     const Ref torch = module_if_loaded("torch");
@@ -100,7 +103,9 @@ struct Torch {
       count_modes_self = PyCFunction_GetSelf(modes.get());
     }
     forward_ad = attribute(attribute(attribute(torch, "autograd"), "forward_ad"), "__dict__");
-    PyErr_Clear();
+    gradient_getter = attribute(attribute(attribute(torch, "_C"), "TensorBase"), "requires_grad");
+    if (gradient_getter) get_gradient = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(gradient_getter.get()), Py_tp_descr_get));
+    PyErr_Clear();  // Python 3.9 has no slots of its own types
     if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr)
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
   }
@@ -112,13 +117,19 @@ struct Torch {
   /// A level of forward-mode differentiation is open: tensors may have tangents, of which their memory says nothing.
   bool has_tangents() const {
     if (!forward_ad) return false;
-    PyObject* level = PyDict_GetItemString(forward_ad.get(), "_current_level");  // -1: none
+    PyObject* level = PyDict_GetItemWithError(forward_ad.get(), current_level);  // -1: none
     return level != nullptr && PyLong_AsLong(level) >= 0;
   }
   bool traced() const {
     if (!modes) return false;
     const Ref count = checked(count_modes != nullptr ? count_modes(count_modes_self, nullptr) : PyObject_CallNoArgs(modes.get()));
     return PyLong_AsLong(count.get()) != 0;
+  }
+  bool has_gradient(PyObject* tensor) const {
+    const Ref flag =
+        checked(get_gradient != nullptr ? get_gradient(gradient_getter.get(), tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor)))
+                                        : PyObject_GetAttr(tensor, requires_grad));
+    return flag.get() == Py_True;
   }
 };
 const Torch& torch_state() {
@@ -254,8 +265,7 @@ View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* n
 void Tensors::refuse_gradient(PyObject* object, const char* name) {
   if (!looked_at_torch_) look_at_torch();
   if (!grad_enabled_) return;
-  const Ref flag = checked(PyObject_GetAttr(object, torch_state().requires_grad));
-  require(flag.get() != Py_True, op_, ": ", name,
+  require(!torch_state().has_gradient(object), op_, ": ", name,
           " requires grad; expected a tensor that does not, or torch.no_grad() (eitri's operators have no gradient)");
 }
 
