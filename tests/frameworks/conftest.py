@@ -44,3 +44,20 @@ def eitri_json(eitri):
         return json.loads(out)
 
     return run
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """Where tensors are made that name no device. "cuda" needs a GPU that torch sees."""
+    import torch
+
+    if request.param == "cpu":
+        yield request.param
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU")
+    torch.set_default_device(request.param)
+    try:
+        yield request.param
+    finally:
+        torch.set_default_device(None)

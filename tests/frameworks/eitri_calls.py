@@ -9,7 +9,9 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 
 def randn(*shape, dtype=torch.bfloat16, seed=1):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    """The same numbers on every device, on torch's default one."""
+    numbers = torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return numbers.to(dtype).to(torch.get_default_device())
 
 
 TOKENS, HIDDEN, INTER, EXPERTS, TOP_K = 7, 64, 48, 6, 2

@@ -22,6 +22,8 @@ from aiter.ops.shuffle import shuffle_scale, shuffle_weight  # noqa: E402
 from aiter.test_common import checkAllclose, perftest, run_perftest  # noqa: E402
 
 BF16 = 2.0**-8
+cpu_only = pytest.mark.parametrize("device", ["cpu"], indirect=True)
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def close(got, exact, bound=None):
@@ -35,6 +37,7 @@ def norm_of(x, weight, eps, plus=0):
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * (weight.double() + plus)
 
 
+@cpu_only
 def test_module_tree():
     import aiter.jit.core
     import aiter.jit.utils.chip_info
@@ -51,15 +54,18 @@ def test_module_tree():
     for name, (module, function) in table.FUNCTIONS.items():
         assert getattr(sys.modules[module], name) is function
         assert inspect.getmodule(function).__name__.startswith("eitri.compat.aiter.")
+    for (module, name), function in table.LOCAL.items():
+        assert getattr(sys.modules[module], name) is function and table.FUNCTIONS.get(name, (None, None))[1] is not function
 
 
+@cpu_only
 def test_what_is_missing_says_so():
-    from aiter import flash_attn_func, gemm_a4w4
+    from aiter import flash_attn_func, gemm_a4w4o4
 
     with pytest.raises(eitri.Unsupported, match="aiter.flash_attn_func is not there"):
         flash_attn_func(1, 2, 3)
-    with pytest.raises(NotImplementedError, match="gemm_a4w4"):
-        gemm_a4w4()
+    with pytest.raises(NotImplementedError, match="gemm_a4w4o4"):
+        gemm_a4w4o4()
     with pytest.raises(AttributeError, match="aiter.ops.mha.no_such_name"):
         aiter.ops.mha.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
@@ -68,6 +74,7 @@ def test_what_is_missing_says_so():
         aiter.rms_norm(randn(2, 8), randn(8), 1e-6, 1)
 
 
+@cpu_only
 def test_install_does_not_replace_another():
     code = ("import sys, types; sys.modules['aiter'] = types.ModuleType('aiter'); import eitri.compat.aiter as c\n"
             "try: c.install()\nexcept Exception as error: print(error)")
@@ -188,6 +195,7 @@ def test_gemm_a16w16():
         aiter.tgemm.mm(a, b, scale_c=torch.ones(1))
 
 
+@cpu_only
 @pytest.mark.parametrize("m,n,k", [(1, 256, 256), (5, 272, 448)])
 def test_gemm_a8w8_blockscale(m, n, k):
     x, w = (randn(m, k) * 20).to(dtypes.fp8), (randn(n, k, seed=2) * 20).to(dtypes.fp8)

@@ -15,6 +15,8 @@ from aiter.fused_moe import fused_moe, fused_topk, moe_sorting  # noqa: E402
 from aiter.fused_moe_bf16_asm import asm_moe, asm_moe_tkw1  # noqa: E402
 from aiter.ops.shuffle import shuffle_scale, shuffle_weight  # noqa: E402
 
+cpu_only = pytest.mark.parametrize("device", ["cpu"], indirect=True)
+pytestmark = pytest.mark.usefixtures("device")
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
 
 
@@ -86,6 +88,7 @@ def test_groups_with_f32_scales(dtype, group):
         aiter.dynamic_per_group_scaled_quant(codes, x, scale, 48)
 
 
+@cpu_only
 def test_mx_codes():
     x = randn(5, 96) * 2.0 ** torch.arange(-7, 8).repeat_interleave(32).view(5, 96)
     for codes, scale in (aiter.per_1x32_f4_quant(x), aiter.per_1x32_f4_quant_hip(x), aiter.get_hip_quant(QuantType.per_1x32)(x)):
@@ -107,6 +110,7 @@ def test_mx_codes():
     assert torch.equal(aiter.per_1x32_f8_scale_f8_quant(x, scale_type=dtypes.fp8_e8m0)[0].view(torch.uint8), f8.view(torch.uint8))
 
 
+@cpu_only
 def test_shuffled_scales():
     x = randn(40, 320)
     codes, scale = aiter.per_1x32_f4_quant(x)
@@ -127,6 +131,7 @@ def test_shuffled_scales():
     assert torch.equal(plain_scale(shuffle_scale(scale), 40, 10).view(torch.uint8), scale.view(torch.uint8))
 
 
+@cpu_only
 def test_shuffled_scales_are_known_where_they_were_made():
     """256 rows and 8 blocks: nothing is padded, so that a scale that lost its mark would fit as a plain one."""
     x, w = randn(256, 256), randn(256, 256)
@@ -173,6 +178,7 @@ def test_smooth_and_int4_and_activations():
     assert bool(((values(f8, group_scale, 32) - exact).abs() <= exact.abs() * (2.0**-4 + 2.0**-12) + group_scale.max().double() * 2.0**-9).all())
 
 
+@cpu_only
 def test_gemm_mxfp8():
     a, b = randn(5, 64), randn(32, 64, seed=2)
     a8, a_scale = aiter.per_1x32_mx_quant_hip(a, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0)
@@ -193,6 +199,10 @@ def test_other_products():
     for got, plus in ((aiter.gemm_a16w16_asm(a, b, out), 0), (aiter.gemm_a16w16_asm(a, shuffle_weight(b), out, bpreshuffle=True), 0),
                       (aiter.hipb_mm(a, b.t(), 0, bias), bias.double()), (aiter.hipb_mm(a, b.t().contiguous(), -1), 0), (aiter.rocb_mm(a, b.t(), 0), 0)):
         assert bool(((got.double() - exact - plus).abs() <= bound).all())
+
+
+@cpu_only
+def test_flatmm():
     x, w = (randn(3, 128) * 9).to(dtypes.fp8), (randn(128, 128, seed=2) * 9).to(dtypes.fp8)
     out = torch.empty(3, 128, dtype=torch.float16)
     aiter.flatmm_a8w8_blockscale_ASM(x, w, torch.full((3, 1), 0.5), torch.full((1, 1), 0.25), out)
@@ -237,6 +247,7 @@ def coded(w, quant):
     return codes.view(e, n, k), scale.view(e, n // 128, k // 128) if quant == QuantType.per_128x128 else scale.view(e, 1), real
 
 
+@cpu_only
 @pytest.mark.parametrize("quant", [QuantType.per_Tensor, QuantType.per_Token, QuantType.per_128x128, QuantType.per_1x32, "fp4"])
 def test_fused_moe_on_fewer_bits(quant):
     x, w1, w2, weights, ids = layer()
@@ -259,6 +270,7 @@ def test_fused_moe_on_fewer_bits(quant):
         assert torch.equal(given, out)
 
 
+@cpu_only
 @pytest.mark.parametrize("quant", [QuantType.per_Token, QuantType.per_128x128, QuantType.per_1x32])
 def test_stages_on_fp8(quant):
     x, w1, w2, weights, ids = layer()
@@ -284,7 +296,7 @@ def test_stages_on_fp8(quant):
     assert ((out.double() - exact).square().mean() / exact.square().mean()).sqrt().item() < 0.06
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, dtypes.fp8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, pytest.param(dtypes.fp8, marks=cpu_only)])
 def test_one_stage_layers(dtype):
     x, w1, w2, weights, ids = layer()
     sorted_ids, sorted_weights, expert_ids, valid, out = moe_sorting(ids, weights, EXPERTS, DIM, torch.bfloat16)

@@ -7,7 +7,8 @@ What is here is the table `table.FUNCTIONS`; what AITER has and eitri has not ra
 called. Differences in meaning are listed in docs/migrating_from_aiter.md.
 """
 
-from eitri.compat.aiter import activation, gemm, moe, moe_one_stage, norm, quant, script_tools, shuffle  # noqa: F401  they fill the table
+from eitri.compat.aiter import (  # noqa: F401  they fill the table
+    activation, gemm, gemm_a4w4, gemm_grouped, moe, moe_one_stage, norm, quant, script_tools, shuffle, sorted_quant, triton_names)
 from eitri.compat.aiter.enums import ActivationType, QuantType
 from eitri.compat.aiter.install import attributes, install
 from eitri.compat.aiter.table import FUNCTIONS

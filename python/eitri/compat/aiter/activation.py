@@ -54,3 +54,26 @@ def silu_and_mul_quant(out, input, scale, group_size=128, limit=0.0, shuffle_sca
     value = torch.empty(*input.shape[:-1], input.shape[-1] // 2, dtype=torch.float32, device=input.device)
     _act(value, input, "silu", limit=limit)
     dynamic_per_group_scaled_quant(out, value, scale, group_size, shuffle_scale)
+
+
+def _act_with_bias(out, input, expert_ids, bias, kind, **parameters):
+    ids = expert_ids.reshape(-1).long()
+    rows = input.reshape(-1, input.shape[-1]).float()
+    added = torch.where((ids >= 0)[:, None], bias.float()[ids.clamp(min=0)], 0)
+    _act(out, rows + added, kind, **parameters)
+
+
+@peer(MODULE)
+def silu_and_mul_bias(out, input, expert_ids, bias):
+    """silu_and_mul of input [m, 2 * inter] + bias[expert_ids]; bias f32 [experts, 2 * inter], expert_ids i32 [m], negative for none."""
+    _act_with_bias(out, input, expert_ids, bias, "silu")
+
+
+@peer(MODULE)
+def gelu_and_mul_bias(out, input, expert_ids, bias):
+    _act_with_bias(out, input, expert_ids, bias, "gelu")
+
+
+@peer(MODULE)
+def swiglu_and_mul_bias(out, input, expert_ids, bias):
+    _act_with_bias(out, input, expert_ids, bias, "swiglu", limit=7.0)

@@ -102,7 +102,7 @@ def gemm_a8w8_blockscale_bpreshuffle(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16
     return got if out is None else out.copy_(got)
 
 
-@peer(A8W8, "flatmm_a8w8_blockscale_asm")
+@peer(A8W8, "flatmm_a8w8_blockscale_asm", "gfx950_a8w8_blockscale_ASM")
 def flatmm_a8w8_blockscale_ASM(XQ, WQ, x_scale, w_scale, out):
     """gemm_a8w8_blockscale into out, f16 or bf16; WQ shuffled if it is marked so."""
     weight = plain_weight(WQ) if getattr(WQ, "is_shuffled", False) else WQ
@@ -151,6 +151,12 @@ def hipb_mm(mat1, mat2, solution_index, bias=None, out_dtype=None, scaleA=None, 
     return gemm_a16w16(mat1, _columns(mat2), bias, out_dtype, scaleA, scaleB)
 
 
+@peer("aiter.ops.gradlib", "rocb_findallsols")
+def hipb_findallsols(mat1, mat2, bias=None, out_dtype=None, scaleA=None, scaleB=None, scaleC=None, bpreshuffle=False):
+    """Solution indices of a product: [0], since hipb_mm does not look at them."""
+    return [0]
+
+
 @peer("aiter.ops.gradlib")
 def rocb_mm(mat1, mat2, solution_index):
     return gemm_a16w16(mat1, _columns(mat2))
@@ -175,6 +181,57 @@ def batched_gemm_bf16_CK(XQ, WQ, bias=None, dtype=dtypes.bf16, splitK=None):
     out = torch.empty(*XQ.shape[:-1], WQ.shape[-2], dtype=dtype, device=XQ.device)
     eitri.gemm(XQ, WQ, bias=_batched_bias(bias, XQ, dtype), out=out)
     return out
+
+
+@peer("aiter.ops.batched_gemm_op_a8w8")
+def batched_gemm_a8w8_mxscale(x, wo_a, x_scale, w_scale, out=None, dtype=dtypes.bf16):
+    """x: fp8 [m, g, k], wo_a: fp8 [g, n, k], E8M0 scales [m, g, k / 128] and [g, n / 128, k / 128]. Returns [m, g, n]. On CPUs."""
+    y = torch.empty(x.shape[1], x.shape[0], wo_a.shape[1], dtype=dtype if out is None else out.dtype, device=x.device)
+    rows = x.view(torch.uint8).transpose(0, 1).contiguous().view(x.dtype)
+    eitri.gemm(rows, wo_a, a_scale=_e8m0_as_f32(x_scale).transpose(0, 1).contiguous(), b_scale=_e8m0_as_f32(w_scale), a_quant="per_1x128",
+               b_quant="per_128x128", out=y)
+    return y.transpose(0, 1) if out is None else out.copy_(y.transpose(0, 1))
+
+
+def _e8m0_as_f32(scale):
+    """Powers of two as f32; 2^-127, below its normal numbers, too."""
+    return torch.ldexp(torch.ones((), device=scale.device), scale.view(torch.uint8).float() - 127).float()
+
+
+CUSTOM = "aiter.ops.custom"
+
+
+@peer(CUSTOM, "wv_splitk_small_fp16_bf16")
+def wvSpltK(in_a, in_b, out_c, N_in, CuCount):
+    """out_c [n, m] = in_b [n, k] in_a [m, k]^T: few rows times weights."""
+    eitri.gemm(in_b.view(-1, in_a.shape[1]), in_a, out=out_c.view(-1, in_a.shape[0]))
+
+
+@peer(CUSTOM)
+def LLMM1(in_a, in_b, out_c, rows_per_block):
+    """wvSpltK of one row."""
+    wvSpltK(in_a, in_b, out_c, 1, 0)
+
+
+@peer(CUSTOM)
+def wvSplitKQ(in_a, in_b, out_c, scale_a, scale_b, CuCount):
+    """wvSpltK of fp8, scales f32 [1]."""
+    eitri.gemm(in_b.view(-1, in_a.shape[1]), in_a, a_scale=scale_b.reshape(-1), b_scale=scale_a.reshape(-1), out=out_c.view(-1, in_a.shape[0]))
+
+
+@peer("aiter.ops.opus")
+def gemm_a16w16_opus(A, B, bias=None, dtype=dtypes.bf16, *, kernelId=None, splitK=None, out=None):
+    """A: [m, k] or [batch, m, k], B: [n, k] or [batch, n, k]; bias [n] or [batch, n]; out of bf16 or f32."""
+    if out is None:
+        out = torch.empty(*A.shape[:-1], B.shape[-2], dtype=dtype, device=A.device)
+    weight = B.expand(A.shape[0], *B.shape[-2:]) if A.dim() == 3 and B.dim() == 2 else B[0] if A.dim() == 2 and B.dim() == 3 else B
+    if bias is not None:
+        bias = bias if bias.dtype in (torch.float32, out.dtype) else bias.float()
+        if A.dim() == 3:
+            bias = bias.expand(A.shape[0], bias.shape[-1]).contiguous()
+        elif bias.dim() == 2:
+            bias = bias[0]
+    return eitri.gemm(A, weight, bias=bias, out=out)
 
 
 def _batched_bias(bias, x, dtype):

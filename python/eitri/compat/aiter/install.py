@@ -16,18 +16,15 @@ MISSING = {
     "aiter.ops.attention": "pa_fwd_naive pa_fwd_asm paged_attention_rocm paged_attention_v1 paged_attention_ragged "
                            "get_mla_metadata_v1 get_mla_metadata_info_v1",
     "aiter.ops.norm": "layer_norm layernorm2d_fwd layernorm2d_fwd_with_add layernorm2d_fwd_with_smoothquant",
-    "aiter.ops.rmsnorm": "rmsnorm2d_fwd_with_smoothquant rmsnorm2d_fwd_with_add_smoothquant fused_qk_rmsnorm",
     "aiter.ops.rope": "rope_fwd rope_2c_fwd rope_cached_fwd rope_cached_positions_2c_fwd rotary_embedding_fwd batched_rotary_embedding",
     "aiter.ops.cache": "reshape_and_cache reshape_and_cache_flash concat_and_cache_mla swap_blocks copy_blocks indexer_k_quant_and_cache",
     "aiter.ops.sample": "greedy_sample random_sample mixed_sample exponential",
     "aiter.ops.topk": "top_k_per_row_prefill top_k_per_row_decode",
-    "aiter.ops.quant": "quant_mxfp4_hip moe_smooth_per_token_scaled_quant mxfp4_moe_sort_hip fused_dynamic_mxfp4_quant_moe_sort "
-                       "fused_dynamic_mxfp8_quant_moe_sort partial_transpose",
-    "aiter.ops.gemm_op_a4w4": "gemm_a4w4 gemm_a4w4_blockscale gemm_a4w4_asm",
-    "aiter.ops.gradlib": "hipb_findallsols rocb_findallsols",
-    "aiter.ops.moe_op": "moe_cktile2stages_gemm1 moe_cktile2stages_gemm2",
-    "aiter.ops.deepgemm": "deepgemm",
-    "aiter.ops.shuffle": "shuffle_weight_a16w4 shuffle_weight_NK shuffle_scale_a16w4",
+    "aiter.ops.gemm_op_a4w4": "gemm_a4w4o4 gemm_a4w4o8 gemm_mxfp4_asm gemm_nvfp4_asm",
+    "aiter.fused_moe_dp_shared_expert": "fused_moe_dp_share_expert",
+    "aiter.fhmoe": "fhmoe",
+    "aiter.ops.aiter_operator": "add sub mul div sigmoid tanh",
+    "aiter.ops.triton.gmm": "ptgmm nptgmm",
     "aiter.dist.communication_op": "tensor_model_parallel_all_reduce tensor_model_parallel_all_gather "
                                    "tensor_model_parallel_fused_allreduce_rmsnorm",
     "aiter.ops.custom_all_reduce": "init_custom_ar all_reduce fused_allreduce_rmsnorm",
@@ -65,6 +62,8 @@ def _module_names():
     for name, (module, function) in table.FUNCTIONS.items():
         tree.setdefault(module, {})[name] = function
         tree["aiter"][name] = function
+    for (module, name), function in table.LOCAL.items():
+        tree.setdefault(module, {})[name] = function
     for module, names in MISSING.items():
         for name in names.split():
             stub = table.missing(name)

@@ -8,7 +8,9 @@ import torch
 import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import ACTIVATIONS, ActivationType, QuantType
+from eitri.compat.aiter.gemm_a4w4 import as_fp8
 from eitri.compat.aiter.shuffle import plain_scale, plain_weight
+from eitri.compat.aiter.sorted_quant import by_position, row_of_position
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
 
@@ -22,10 +24,18 @@ def _route(weights, ids, gating, **options):
 @peer(OP, "topk_softmax_asm")
 def topk_softmax(topk_weights, topk_indices, token_expert_indices, gating_output, need_renorm, num_shared_experts=0,
                  shared_expert_scoring_func=""):
-    """token_expert_indices i32 [m, top_k] becomes slot * m + token."""
-    refuse("topk_softmax", num_shared_experts=(num_shared_experts, 0), shared_expert_scoring_func=(shared_expert_scoring_func, ""))
-    _route(topk_weights, topk_indices, gating_output, renormalize=need_renorm)
+    """token_expert_indices i32 [m, top_k] becomes slot * m + token. With shared experts gating_output has their columns at the end, and the
+    sigmoid of those goes to the columns of topk_weights [m, top_k + num_shared_experts] after top_k."""
     m, k = topk_indices.shape
+    if num_shared_experts:
+        refuse("topk_softmax", shared_expert_scoring_func=(shared_expert_scoring_func, "sigmoid"))
+        routed = gating_output[:, :-num_shared_experts].contiguous()
+        weights = torch.empty(m, k, dtype=torch.float32, device=gating_output.device)
+        _route(weights, topk_indices, routed, renormalize=need_renorm)
+        topk_weights[:, :k] = weights
+        topk_weights[:, k : k + num_shared_experts] = gating_output[:, -num_shared_experts:].float().sigmoid()
+    else:
+        _route(topk_weights, topk_indices, gating_output, renormalize=need_renorm)
     token_expert_indices.copy_(torch.arange(m * k, dtype=token_expert_indices.dtype, device=token_expert_indices.device).view(k, m).T)
 
 
@@ -62,6 +72,24 @@ def topk_gating(topk_weights, topk_indices, gating_output, correction_bias=None,
            score={"sqrtsoftplus": "sqrt_softplus"}.get(score_func, score_func), renormalize=need_renorm, scale=routed_scaling_factor)
 
 
+def _new_route(gating, top_k, **options):
+    return eitri.topk_gating(gating.float().contiguous(), top_k, **options)
+
+
+@peer(TOPK)
+def biased_grouped_topk_torch(gating_output, correction_bias, topk, renormalize, num_expert_group=0, topk_group=0, return_score=False):
+    """(weights f32, ids i32 [m, topk]), with return_score also the sigmoid scores: AITER's reference of biased_grouped_topk."""
+    found = _new_route(gating_output, topk, correction_bias=correction_bias.float(), score="sigmoid", renormalize=renormalize,
+                       groups=num_expert_group or 1, topk_groups=topk_group or 1)
+    return (*found, gating_output.float().sigmoid()) if return_score else found
+
+
+@peer(TOPK)
+def grouped_topk_torch(gating_output, topk, renormalize, num_expert_group=0, topk_group=0, scoring_func="softmax"):
+    """(weights f32, ids i32 [m, topk]): AITER's reference of grouped_topk."""
+    return _new_route(gating_output, topk, score=scoring_func, renormalize=renormalize, groups=num_expert_group or 1, topk_groups=topk_group or 1)
+
+
 @peer(FUSED)
 def fused_topk(hidden_states, gating_output, topk, renormalize, topk_ids=None, topk_weights=None):
     """(weights, ids) of a softmax router."""
@@ -88,10 +116,12 @@ def moe_sorting_fwd(topk_ids, topk_weights, sorted_token_ids, sorted_weights, so
 
 @peer(FUSED)
 def moe_sorting(topk_ids, topk_weights, num_experts, model_dim, moebuf_dtype, block_size=32, expert_mask=None, num_local_tokens=None,
-                dispatch_policy=0):
-    """(sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, moe_buf of zeros [m, model_dim])."""
+                dispatch_policy=0, return_local_topk_ids=False, accumulate=True, flat=False, output_aux=False):
+    """(sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, moe_buf of zeros [m, model_dim], [0, 0] with accumulate=False)."""
+    refuse("moe_sorting", return_local_topk_ids=(return_local_topk_ids, False), flat=(flat, False), output_aux=(output_aux, False))
     s = eitri.moe_sort(topk_ids, topk_weights, num_experts, block=block_size, expert_mask=expert_mask, num_local_tokens=num_local_tokens)
-    moe_buf = torch.zeros(topk_ids.shape[0], model_dim, dtype=moebuf_dtype, device=topk_ids.device)
+    shape = (topk_ids.shape[0], model_dim) if accumulate or expert_mask is not None else (0, 0)
+    moe_buf = torch.zeros(shape, dtype=moebuf_dtype, device=topk_ids.device)
     return s.sorted_ids, s.sorted_weights, s.sorted_expert_ids, s.num_valid, moe_buf
 
 
@@ -174,23 +204,71 @@ class _Quants:
         return _activation_scale(scale, rows)
 
 
+def _activations(rows):
+    """fp4 pairs as fp8, which has their values."""
+    return as_fp8(rows) if rows.dtype == dtypes.fp4x2 else rows
+
+
+def _gathered(x, index):
+    """Rows of a tensor whose dtype torch may not know how to index."""
+    return x.view(torch.uint8)[index].view(x.dtype) if x.element_size() == 1 else x[index]
+
+
+def _stage1(quants, hidden_states, w1, lists, out, topk, w1_scale, a1_scale, block_m, sorted_weights, activation, bias=None):
+    ids, experts, valid = lists
+    tokens, x, gather = hidden_states.shape[0], _activations(hidden_states), "token"
+    plain = out.shape[-1] == w1.shape[1] and activation is None  # sums, gate and up rows side by side
+    gated = not plain and w1.shape[1] == 2 * out.shape[-1]
+    if getattr(a1_scale, "is_sorted", False):
+        scale, gather = by_position(a1_scale), "position"
+        x = _gathered(x, row_of_position(ids, valid, tokens, tokens)[1])
+    else:
+        scale = quants.a_scale(a1_scale, tokens)
+    h = torch.empty(ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
+    eitri.grouped_gemm(x, _weight(w1), ids, experts, valid, tokens=tokens, block=block_m, gather=gather, bias=bias, a_scale=scale,
+                       b_scale=_weight_scale(w1_scale, w1, quants.w), a_quant=quants.a, b_quant="none" if w1.dtype == torch.int8 else quants.w,
+                       row_weight=sorted_weights, activation="none" if plain else ACTIVATIONS[activation],
+                       limit=7.0 if activation is ActivationType.Swiglu else 0.0, gate="separated" if gated else "none", out=h)
+    position = _pairs(ids, valid, tokens, topk)[1]
+    eitri.moe_combine(h, position, out=out.view(-1, out.shape[-1]))
+    return out
+
+
+def _stage2(quants, inter_states, w2, lists, out, topk, w2_scale, a2_scale, block_m, sorted_weights, bias=None):
+    ids, experts, valid = lists
+    tokens = out.shape[0]
+    if tokens == 0:
+        return out
+    pair, position = _pairs(ids, valid, tokens, topk)
+    pair = pair.clamp(max=max(tokens * topk - 1, 0))  # at padding any row: its product is not written
+    y = torch.empty(ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
+    if getattr(a2_scale, "is_sorted", False):
+        scale = by_position(a2_scale)
+    else:
+        scale = quants.a_scale(a2_scale, tokens * topk)
+        if scale is not None and quants.a != "per_tensor":
+            scale = _gathered(scale, pair)
+    rows = _activations(_gathered(inter_states.reshape(-1, inter_states.shape[-1]), pair))
+    weights = None
+    if bias is not None and sorted_weights is not None:  # a routing weight multiplies the bias too
+        last = torch.cat([sorted_weights, sorted_weights.new_zeros(1)])
+        weights, sorted_weights = last[position.view(tokens, topk).long()], None
+    eitri.grouped_gemm(rows, _weight(w2), ids, experts, valid, tokens=tokens, block=block_m, gather="position", bias=bias, a_scale=scale,
+                       b_scale=_weight_scale(w2_scale, w2, quants.w), a_quant=quants.a, b_quant="none" if w2.dtype == torch.int8 else quants.w,
+                       row_weight=sorted_weights, out=y)
+    eitri.moe_combine(y, position.view(tokens, topk), weights, out=out)
+    return out
+
+
 @peer(OP)
 def ck_moe_stage1_fwd(hidden_states, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, kernelName="", w1_scale=None,
                       a1_scale=None, block_m=32, sorted_weights=None, quant_type=QuantType.No, activation=ActivationType.Silu, splitk=0,
                       use_non_temporal_load=False, dst_type=None):
-    """out [m, top_k, inter] = act(hidden_states w1[expert]^T) for each pair; 0 where a pair has no expert here. Returns out."""
+    """out [m, top_k, inter] = act(hidden_states w1[expert]^T) for each pair; 0 where a pair has no expert here. a1_scale of 1x32 blocks by row,
+    or by position (fused_dynamic_mx_quant_moe_sort). Returns out."""
     quants = _Quants("ck_moe_stage1_fwd", quant_type, w1)
-    activation, tokens = ActivationType(activation), hidden_states.shape[0]
-    gated = w1.shape[1] == 2 * out.shape[-1]
-    h = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
-    eitri.grouped_gemm(hidden_states, _weight(w1), sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
-                       a_scale=quants.a_scale(a1_scale, tokens), b_scale=_weight_scale(w1_scale, w1, quants.w), a_quant=quants.a,
-                       b_quant="none" if w1.dtype == torch.int8 else quants.w, row_weight=sorted_weights,
-                       activation=ACTIVATIONS[activation], limit=7.0 if activation is ActivationType.Swiglu else 0.0,
-                       gate="separated" if gated else "none", out=h)
-    position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)[1]
-    eitri.moe_combine(h, position, out=out.view(-1, out.shape[-1]))
-    return out
+    return _stage1(quants, hidden_states, w1, (sorted_token_ids, sorted_expert_ids, num_valid_ids), out, topk, w1_scale, a1_scale, block_m,
+                   sorted_weights, ActivationType(activation))
 
 
 @peer(OP)
@@ -199,22 +277,34 @@ def ck_moe_stage2_fwd(inter_states, w1, w2, sorted_token_ids, sorted_expert_ids,
                       use_non_temporal_load=False):
     """out [m, dim] = sum over slots of weight * (inter_states [m, top_k, inter] w2[expert]^T); it is overwritten. Returns out."""
     quants = _Quants("ck_moe_stage2_fwd", quant_type, w2)
-    tokens, inter = out.shape[0], inter_states.shape[-1]
-    if tokens == 0:
-        return out
-    pair, position = _pairs(sorted_token_ids, num_valid_ids, tokens, topk)
-    pair = pair.clamp(max=max(tokens * topk - 1, 0))  # at padding any row: its product is not written
-    y = torch.empty(sorted_token_ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
-    scale = quants.a_scale(a2_scale, tokens * topk)
-    if scale is not None and quants.a != "per_tensor":
-        scale = scale.view(torch.uint8)[pair].view(scale.dtype) if scale.element_size() == 1 else scale[pair]
-    rows = inter_states.reshape(-1, inter)
-    rows = rows.view(torch.uint8)[pair].view(rows.dtype) if rows.element_size() == 1 else rows[pair]
-    eitri.grouped_gemm(rows, _weight(w2), sorted_token_ids, sorted_expert_ids, num_valid_ids, tokens=tokens, block=block_m,
-                       gather="position", a_scale=scale, b_scale=_weight_scale(w2_scale, w2, quants.w), a_quant=quants.a,
-                       b_quant="none" if w2.dtype == torch.int8 else quants.w, row_weight=sorted_weights, out=y)
-    eitri.moe_combine(y, position.view(tokens, topk), out=out)
-    return out
+    return _stage2(quants, inter_states, w2, (sorted_token_ids, sorted_expert_ids, num_valid_ids), out, topk, w2_scale, a2_scale, block_m,
+                   sorted_weights)
+
+
+def _cktile_quants(name, x, weight):
+    """fp4 weights, with 16-bit activations as they are or fp8 ones by 1x32 blocks."""
+    quants = _Quants(name, QuantType.per_1x32, weight)
+    if x.dtype not in (dtypes.fp8, dtypes.fp4x2):
+        quants.a = "none"
+    return quants
+
+
+@peer(OP, "moe_cktile2stages_gemm1_ck")
+def moe_cktile2stages_gemm1(XQ, WQ, Y, sorted_ids, sorted_expert_ids, max_token_ids, topk, n_padded_zeros=0, k_padded_zeros=0, topk_weight=None,
+                            x_scale=None, w_scale=None, exp_bias=None, activation=0, block_m=32, split_k=1, kernel_name=""):
+    """XQ: bf16 or fp16 [m, dim], or fp8 with x_scale E8M0; WQ: fp4x2 [e, 2 * inter, dim / 2] (gate rows, then up rows, shuffled or not) with w_scale
+    E8M0 [e, 2 * inter, dim / 32]; exp_bias f32 [e, 2 * inter]. Y [m, top_k, inter], or with split_k > 1 the sums [m, top_k, 2 * inter]. CPUs."""
+    activation = None if split_k is not None and split_k > 1 else ActivationType(activation)
+    return _stage1(_cktile_quants("moe_cktile2stages_gemm1", XQ, WQ), XQ, WQ, (sorted_ids, sorted_expert_ids, max_token_ids), Y, topk, w_scale,
+                   x_scale, block_m, topk_weight, activation, exp_bias)
+
+
+@peer(OP, "moe_cktile2stages_gemm2_ck")
+def moe_cktile2stages_gemm2(XQ, WQ, Y, sorted_ids, sorted_expert_ids, max_token_ids, topk, n_padded_zeros=0, k_padded_zeros=0, topk_weight=None,
+                            x_scale=None, w_scale=None, exp_bias=None, activation=0, block_m=32, split_k=1, kernel_name=""):
+    """XQ [m, top_k, inter], WQ fp4x2 [e, dim, inter / 2], exp_bias f32 [e, dim]: Y [m, dim] = sum over slots of weight * (XQ WQ^T + bias). CPUs."""
+    return _stage2(_cktile_quants("moe_cktile2stages_gemm2", XQ, WQ), XQ, WQ, (sorted_ids, sorted_expert_ids, max_token_ids), Y, topk, w_scale,
+                   x_scale, block_m, topk_weight, exp_bias)
 
 
 @peer(OP)
@@ -258,17 +348,20 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
               swiglu_limit=0.0, beta=4.0, linear_beta=25.0, gate_mode="separated"):
     """QuantType.No: weights of hidden_states' dtype. per_Token: i8 or fp8 weights with w1_scale [e, rows(, 1)], w2_scale [e, dim(, 1)];
     per_Tensor: fp8, [e(, 1)]; per_1x128 and per_128x128: fp8, [e, rows / 128, k / 128]; per_1x32: fp8 or fp4x2, E8M0 [e, rows, k / 32], shuffled
-    or not. Activations are quantised alike, except that per_Tensor's are by token, and that fp4 weights meet bf16 or fp16 as they are; or
-    hidden_states are codes with a1_scale. w1 and w2 may be shuffled (shuffle_weight marks them). i8 and No on GPUs too."""
+    or not. hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are quantised alike, except that per_Tensor's
+    are by token, and that fp4 weights meet bf16 or fp16 as they are; or hidden_states are codes with a1_scale. w1 and w2 may be shuffled
+    (shuffle_weight marks them; what gate_up put into turns counts as separated). i8 and No on GPUs too."""
     activation, quants = ActivationType(activation), _Quants("fused_moe", quant_type, w1)
-    refuse("fused_moe", a2_scale=(a2_scale, None), hidden_pad=(hidden_pad, 0), intermediate_pad=(intermediate_pad, 0))
+    refuse("fused_moe", a2_scale=(a2_scale, None))
+    hidden_states = _activations(hidden_states)
     coded = hidden_states.dtype in (torch.int8, dtypes.fp8)
     if not coded:
         refuse("fused_moe", a1_scale=(a1_scale, None))
     gated = w1.shape[1] == 2 * w2.shape[2] * (2 if _is_fp4(w2) else 1)
     if gate_mode not in ("separated", "interleave"):
         raise InvalidArgument(f"aiter.fused_moe: gate_mode is {gate_mode!r}; expected 'separated' or 'interleave'")
-    gate = "none" if not gated else "interleaved" if gate_mode == "interleave" else "separated"
+    in_turns = gate_mode == "interleave" and not getattr(w1, "is_guinterleave", False)  # of the rows before shuffle_weight
+    gate = "none" if not gated else "interleaved" if in_turns else "separated"
     dtype = dtype or (torch.bfloat16 if coded else hidden_states.dtype)
     check_dtype("fused_moe", "dtype", dtype, (torch.float16, torch.bfloat16))
     limit = swiglu_limit or (7.0 if activation is ActivationType.Swiglu else 0.0)

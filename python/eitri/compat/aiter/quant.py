@@ -1,4 +1,6 @@
-"""Quantisation: aiter.ops.quant. Scales are amax / largest code, an all-zero row has scale 0 (AITER: 1); casts saturate."""
+"""Quantisation: aiter.ops.quant. Scales are amax / largest code, an all-zero row has scale 0 (AITER: 1); casts saturate.
+
+num_rows (a number on the device) saves AITER the rows from there on. Here all rows are quantised, each on its own: those before it are the same."""
 
 import functools
 
@@ -7,8 +9,8 @@ import torch
 import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import QuantType
-from eitri.compat.aiter.shuffle import e8m0_shuffle, mark_scale
-from eitri.compat.aiter.table import check_dtype, peer, refuse
+from eitri.compat.aiter.shuffle import e8m0_shuffle, mark_scale, shuffle_scale_a16w4, shuffle_weight, shuffle_weight_a16w4
+from eitri.compat.aiter.table import check_dtype, local_peer, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
 
 MODULE = "aiter.ops.quant"
@@ -80,7 +82,7 @@ def dynamic_per_tensor_quant(out, input, scale):
 @peer(MODULE)
 def dynamic_per_token_scaled_quant(out, input, scales, scale_ub=None, shuffle_scale=False, num_rows=None, num_rows_factor=1):
     """out: i8 or fp8 [.., n] of input's elements, scales: f32 with an element for each row of input."""
-    refuse("dynamic_per_token_scaled_quant", scale_ub=(scale_ub, None), shuffle_scale=(shuffle_scale, False), num_rows=(num_rows, None))
+    refuse("dynamic_per_token_scaled_quant", scale_ub=(scale_ub, None), shuffle_scale=(shuffle_scale, False))
     check_dtype("dynamic_per_token_scaled_quant", "out", out.dtype, (torch.int8, dtypes.fp8))
     n = input.shape[-1]
     eitri.quantize(input.reshape(-1, n), out=out.view(-1, n), scale=scales.view(-1))
@@ -116,7 +118,7 @@ def dynamic_per_group_scaled_quant(out, input, scales, group_size=32, shuffle_sc
     """Groups of 32, 64 or 128 of the last dimension. out: fp4x2 [.., n / 2], fp8 or i8 [.., n]; scales: E8M0 bytes (fp4x2, fp8, groups of
     32) or f32 (fp8, i8). shuffle_scale: E8M0 as shuffle_scale() makes it; f32 as the transpose, in the same memory."""
     name = "dynamic_per_group_scaled_quant"
-    refuse(name, num_rows=(num_rows, None), scale_layout_m32k4=(scale_layout_m32k4, False))
+    refuse(name, scale_layout_m32k4=(scale_layout_m32k4, False))
     n = input.shape[-1]
     if group_size not in (32, 64, 128) or n % group_size:
         raise InvalidArgument(f"aiter.{name}: group_size is {group_size} and input has {n} columns; expected 32, 64 or 128, and a multiple of it")
@@ -253,11 +255,93 @@ def moe_smoothquant_fwd(out, input, x_scale, topk_ids, y_scale):
 @peer(MODULE)
 def smooth_per_token_scaled_quant(out, input, scales, smooth_scale, smooth_scale_map=None, shuffle_scale=False, num_rows=None,
                                   num_rows_factor=1, smooth_scale_map_hash=None, enable_ps=True):
-    """out = input * smooth_scale [n] quantised per row, or * smooth_scale[smooth_scale_map] with a map of rows to rows."""
-    refuse("smooth_per_token_scaled_quant", shuffle_scale=(shuffle_scale, False), num_rows=(num_rows, None),
-           smooth_scale_map_hash=(smooth_scale_map_hash, None))
-    factor = smooth_scale.float() if smooth_scale_map is None else smooth_scale.float()[smooth_scale_map.long()]
-    _smooth(out, input.float() * factor.view(*factor.shape[:-1], factor.shape[-1]), scales)
+    """out = input * smooth_scale [n] quantised per row, or * smooth_scale[smooth_scale_map] with a map of rows to rows, or with
+    smooth_scale[smooth_scale_map_hash[smooth_scale_map]] (local experts; negative for none, whose rows are not looked at)."""
+    refuse("smooth_per_token_scaled_quant", shuffle_scale=(shuffle_scale, False))
+    factor = smooth_scale.float()
+    if smooth_scale_map is not None:
+        row = smooth_scale_map.long()
+        if smooth_scale_map_hash is not None:
+            row = smooth_scale_map_hash.long()[row.clamp(0, smooth_scale_map_hash.shape[0] - 1)]
+        factor = factor[row.clamp(0, factor.shape[0] - 1)]
+    value = input.float() * factor
+    codes = eitri.quantize(value.reshape(-1, value.shape[-1]), out_dtype="i8" if out.dtype == torch.int8 else out.dtype, scale=scales.view(-1))[0]
+    out.view(torch.uint8).copy_(codes.view(torch.uint8).view(out.shape))
+
+
+@peer(MODULE)
+def quant_mxfp4_hip(x, group_size=32, round_mode=1, e8m0_shuffle=False, a16w4_shuffle=False, gate_up=False, shuffle_weight=False):
+    """x [rows, cols]: (fp4x2 [rows, cols / 2], E8M0 scales [rows, cols / 32]). e8m0_shuffle: scales as shuffle_scale makes them; a16w4_shuffle
+    (with gate_up): as shuffle_scale_a16w4; shuffle_weight: codes in the order that goes with them. round_mode as in per_1x32_f4_quant. CPUs."""
+    refuse("quant_mxfp4_hip", group_size=(group_size, 32))
+    codes, scale = per_1x32_f4_quant(x, shuffle=e8m0_shuffle and not a16w4_shuffle, round_mode=round_mode)
+    if a16w4_shuffle:
+        scale = shuffle_scale_a16w4(scale, 1, gate_up)
+    if shuffle_weight:
+        codes = _shuffled_codes(codes, a16w4_shuffle, gate_up)
+    return codes, scale
+
+
+def _shuffled_codes(codes, a16w4, gate_up):
+    if not a16w4:
+        return shuffle_weight(codes)
+    wide = shuffle_weight_a16w4(codes.view(torch.uint8).unsqueeze(0), 16, gate_up)
+    out = wide[0].view(codes.dtype)
+    out.is_shuffled, out.lanes = True, wide.lanes
+    return out
+
+
+@peer(MODULE)
+def partial_transpose(out, input, num_rows):
+    """The first num_rows (i32 [1], on the device) rows of input [rows, cols] as [cols, num_rows], from the start of out's memory."""
+    rows, cols = input.shape[:-1].numel(), input.shape[-1]
+    n = num_rows.reshape(()).long().clamp(0, rows)
+    at = torch.arange(rows * cols, device=input.device)
+    source = (at % n.clamp(min=1)) * cols + (at // n.clamp(min=1)).clamp(max=cols - 1)
+    flat = out.view(-1)
+    flat.copy_(torch.where(at < n * cols, input.reshape(-1)[source.clamp(max=rows * cols - 1)], flat))
+
+
+TRITON = "aiter.ops.triton.quant"
+
+
+@local_peer(TRITON, TRITON + ".quant", "aiter.utility.fp4_utils")
+def dynamic_mxfp4_quant(x, scaling_mode="even", shuffle=False):
+    """(fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32]); scales are rounded to even. On CPUs."""
+    refuse("dynamic_mxfp4_quant", scaling_mode=(scaling_mode, "even"))
+    codes, scale = per_1x32_f4_quant(x, shuffle=shuffle, round_mode=2)
+    return codes.view(torch.uint8), scale.view(torch.uint8) if not shuffle else scale
+
+
+@local_peer(TRITON, TRITON + ".quant", TRITON + ".quant_mxfp8")
+def dynamic_mxfp8_quant(x, scale=None, quant_dtype=dtypes.fp8):
+    """(fp8 of x's shape, E8M0 bytes [.., n / 32]), into `scale` if it is given. On CPUs."""
+    check_dtype("dynamic_mxfp8_quant", "quant_dtype", quant_dtype, (dtypes.fp8,))
+    n = x.shape[-1]
+    codes, found = eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f8e4m3")
+    found = found.view(torch.uint8)
+    if scale is not None:
+        _write(scale.view(found.shape), found)
+    return codes.view(x.shape), found.view(*x.shape[:-1], n // 32) if scale is None else scale
+
+
+@local_peer(TRITON, TRITON + ".quant")
+def dynamic_per_token_quant_fp8_i8(qx, x_in, scale_out):
+    """qx i8 or fp8 [m, n], scale_out f32 [m] are written. Returns both."""
+    dynamic_per_token_scaled_quant(qx, x_in, scale_out)
+    return qx, scale_out
+
+
+@local_peer(TRITON, TRITON + ".quant")
+def dynamic_per_tensor_quant_fp8_i8(qx, x_in, scale_out):
+    dynamic_per_tensor_quant(qx, x_in, scale_out)
+    return qx, scale_out
+
+
+@local_peer(TRITON, TRITON + ".quant")
+def static_per_tensor_quant_fp8_i8(qx, x_in, scale_in):
+    static_per_tensor_quant(qx, x_in, scale_in)
+    return qx
 
 
 def _none(x, *args, **kwargs):

@@ -5,6 +5,7 @@ import functools
 from eitri.errors import InvalidArgument, Unsupported
 
 FUNCTIONS = {}  # name -> (AITER's module, function)
+LOCAL = {}  # (module, name) -> function: names that AITER has in that module alone, often with another function of the name in `aiter`
 
 
 def peer(module, *aliases):
@@ -13,6 +14,17 @@ def peer(module, *aliases):
     def add(function):
         for name in (function.__name__, *aliases):
             FUNCTIONS[name] = (module, function)
+        return function
+
+    return add
+
+
+def local_peer(*modules):
+    """Makes the function AITER's of the same name in each of `modules`, but not in `aiter` itself."""
+
+    def add(function):
+        for module in modules:
+            LOCAL[module, function.__name__] = function
         return function
 
     return add
