@@ -6,57 +6,28 @@ Weights are buffers: on CPUs packed for the kernels, on GPUs as they are. There 
 import torch
 
 import eitri
+from eitri import _weight_codes
+from eitri._weight_codes import QUANTS, Quant  # noqa: F401  part of this module
 from eitri.errors import InvalidArgument, Unsupported
-
-QUANTS = ("none", "i8", "f8e4m3")
-
-
-def _check_quant(quant, known):
-    if quant not in known:
-        raise InvalidArgument(f"quant is {quant!r}; expected one of {', '.join(known)}")
-
-
-def _packed(weight, gate="none"):
-    weight = weight.detach().contiguous()
-    return eitri.pack_weights(weight, gate=gate) if weight.device.type == "cpu" else weight
-
-
-def _quantize_rows(x):
-    """(codes i8 [rows, cols], scale f32 [rows])."""
-    return eitri.quantize(x.contiguous())
-
-
-def _quantize_rows_fp8(x):
-    """(codes f8e4m3 [rows, cols], scale f32 [rows]): scale = max|x| / 448, and 0 for a row of zeros."""
-    x = x.float()
-    scale = x.abs().amax(-1) / 448.0
-    codes = (x / torch.where(scale == 0, torch.ones_like(scale), scale)[:, None]).clamp(-448.0, 448.0)
-    return codes.to(torch.float8_e4m3fn), scale
 
 
 class Linear(torch.nn.Module):
     """y = x @ weight.T + bias over the last dimension of x, of any rank.
 
-    weight: [out_features, in_features] of f32, bf16 or f16; bias: [out_features] or None.
-    quant: "none"; "i8" or "f8e4m3": weights with a scale for each output, activations quantised per row on each call.
+    weight: [out_features, in_features] of f32, bf16 or f16; bias: [out_features] or None. It is quantised here.
+    quant: a name of `QUANTS`, or a `Quant`. "none"; "i8" and "f8e4m3" (a scale for each row of weights and activations); on CPUs
+    "f8e4m3_blocks" (DeepSeek's 128 x 128 and 1 x 128), "mxfp8", "mxfp4_mxfp8" and "i4_i8", where activations are quantised on each call, and "i4",
+    "mxfp4", "nvfp4", "i8_weights" and "f8e4m3_weights", where they stay as they are.
     """
 
     def __init__(self, weight, bias=None, *, quant="none"):
         super().__init__()
-        _check_quant(quant, QUANTS)
+        self.quant = _weight_codes.find(quant)
         self.out_features, self.in_features = weight.shape
-        self.quant = quant
-        weight_scale = None
-        weight = weight.detach()
-        if quant == "i8":
-            codes, weight_scale = _quantize_rows(weight)
-            weight = _packed(codes)
-        elif quant == "f8e4m3":  # only kernels for plain weights take fp8
-            weight, weight_scale = _quantize_rows_fp8(weight)
-        else:
-            weight = _packed(weight)
-        self.register_buffer("weight", weight)
-        self.register_buffer("weight_scale", weight_scale)
+        coded = _weight_codes.code(weight, self.quant)
+        self.register_buffer("weight", coded.codes)
+        self.register_buffer("weight_scale", coded.scale)
+        self.register_buffer("weight_global_scale", coded.global_scale)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     @classmethod
@@ -65,13 +36,10 @@ class Linear(torch.nn.Module):
         return cls(linear.weight, linear.bias, quant=quant)
 
     def forward(self, x):
-        rows = x.reshape(-1, self.in_features)
+        rows, scale = _weight_codes.code_rows(x.reshape(-1, self.in_features), self.quant)
         out = torch.empty(rows.shape[0], self.out_features, dtype=x.dtype, device=x.device)
-        if self.quant == "none":
-            eitri.gemm(rows, self.weight, bias=self.bias, out=out)
-        else:
-            codes, scale = _quantize_rows(rows) if self.quant == "i8" else _quantize_rows_fp8(rows)
-            eitri.gemm(codes, self.weight, a_scale=scale, b_scale=self.weight_scale, bias=self.bias, out=out)
+        eitri.gemm(rows, self.weight, a_scale=scale, b_scale=self.weight_scale, b_global_scale=self.weight_global_scale, bias=self.bias, out=out,
+                   a_quant=self.quant.a_quant, b_quant=self.quant.b_quant)
         return out.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self):
@@ -103,30 +71,28 @@ class Experts(torch.nn.Module):
 
     w1: [experts, 2 * inter or inter, hidden], w2: [experts, hidden, inter] of bf16 or f16; bias1, bias2 of their rows.
     gate: "separated", "interleaved" or "none"; activation and parameters (limit, alpha, …) as in `eitri.activation`.
-    quant: "none", or "i8": weights with a scale for each row, activations quantised per token.
+    quant: as in `Linear`; on GPUs "none" and "i8".
     """
 
     def __init__(self, w1, w2, *, bias1=None, bias2=None, gate="separated", activation="silu", quant="none", **parameters):
         super().__init__()
-        _check_quant(quant, QUANTS[:2])
-        self.gate, self.activation, self.quant, self.parameters_of_activation = gate, activation, quant, parameters
-        scales = [None, None]
-        weights = [w1.detach().contiguous(), w2.detach().contiguous()]
-        if quant == "i8":
-            for i, weight in enumerate(weights):
-                codes, scale = _quantize_rows(weight.reshape(-1, weight.shape[-1]))
-                weights[i], scales[i] = codes.reshape(weight.shape), scale.reshape(weight.shape[:2])
-        self.register_buffer("w1", _packed(weights[0], gate))
-        self.register_buffer("w2", _packed(weights[1]))
-        self.register_buffer("w1_scale", scales[0])
-        self.register_buffer("w2_scale", scales[1])
+        self.quant = _weight_codes.find(quant)
+        self.gate, self.activation, self.parameters_of_activation = gate, activation, parameters
+        # i8 for both with a scale a row is what fused_moe does by itself, on GPUs too.
+        self.quants = ("none", "none") if self.quant == QUANTS["i8"] else (self.quant.activation_scales, self.quant.scales)
+        for name, weight, gate_of in (("w1", w1, gate), ("w2", w2, "none")):
+            coded = _weight_codes.code(weight, self.quant, gate_of)
+            self.register_buffer(name, coded.codes)
+            self.register_buffer(name + "_scale", coded.scale)
+            self.register_buffer(name + "_global_scale", coded.global_scale)
         self.register_buffer("bias1", None if bias1 is None else bias1.detach().float().contiguous())
         self.register_buffer("bias2", None if bias2 is None else bias2.detach().float().contiguous())
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         return eitri.fused_moe(hidden_states, self.w1, self.w2, top_k_weights.float().contiguous(), top_k_index.int().contiguous(),
-                               w1_scale=self.w1_scale, w2_scale=self.w2_scale, bias1=self.bias1, bias2=self.bias2,
-                               activation=self.activation, gate=self.gate, **self.parameters_of_activation)
+                               w1_scale=self.w1_scale, w2_scale=self.w2_scale, w1_global_scale=self.w1_global_scale,
+                               w2_global_scale=self.w2_global_scale, bias1=self.bias1, bias2=self.bias2, activation=self.activation,
+                               gate=self.gate, a_quant=self.quants[0], w_quant=self.quants[1], **self.parameters_of_activation)
 
 
 class MoE(torch.nn.Module):
@@ -179,10 +145,10 @@ def patch(model, *, quant="none"):
     """Replaces the experts of every MoE block of a Hugging Face Qwen3-MoE, Mixtral, DeepSeek-V3 or gpt-oss model by `Experts`, in place.
 
     Routers and shared experts stay as they are, so that the same experts are chosen. The old weights are given up as soon as nothing else
-    holds them. Returns the names of the modules that were replaced; raises InvalidArgument if there is none. Call the model under
+    holds them. quant: as in `Linear`. Returns the names of the modules that were replaced; raises InvalidArgument if there is none. Call the model under
     torch.no_grad() or inference_mode().
     """
-    _check_quant(quant, QUANTS[:2])
+    quant = _weight_codes.find(quant)
     found = [(name, module) for name, module in model.named_modules() if type(module).__name__ in PATCHED]
     if not found:
         raise InvalidArgument(f"patch: model is a {type(model).__name__} without a mixture of experts that is known; "

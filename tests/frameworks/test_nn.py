@@ -11,6 +11,7 @@ from families import FAMILIES, HIDDEN, LAYER, block_output, make_model, moe_bloc
 
 import eitri
 import eitri.nn
+from eitri import _weight_codes
 from eitri.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -114,6 +115,123 @@ def test_linear(quant):
     assert bool(((got.double() - expected.double()).abs() <= allowed).all())
     torch._dynamo.reset()
     assert torch.equal(torch.compile(linear, fullgraph=True, backend="aot_eager")(x), got)
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+BLOCKS = {"per_1x16": (1, 16), "per_1x32": (1, 32), "per_1x128": (1, 128), "per_128x128": (128, 128)}
+
+
+def numbers(codes, dtype):
+    """What codes mean without their scale, in float64."""
+    if dtype in ("i4", "f4e2m1"):
+        halves = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
+        return E2M1[halves] if dtype == "f4e2m1" else (halves - 16 * (halves >= 8)).double()
+    return codes.double()
+
+
+def spread(scale, quant, n, k):
+    """A factor for each element of [.., n, k]."""
+    scale = scale.double() if scale.dtype != torch.float8_e8m0fnu else torch.exp2(scale.view(torch.uint8).double() - 127)
+    if quant in BLOCKS:
+        rows, columns = BLOCKS[quant]
+        return scale.repeat_interleave(rows, -2)[..., :n, :].repeat_interleave(columns, -1)[..., :k]
+    return scale.unsqueeze(-1).expand(*scale.shape, k) if quant == "per_token" else scale.view(*scale.shape[:-1], 1, 1).expand(*scale.shape[:-1], n, k)
+
+
+def dequantised(weight, quant):
+    codes, scale, global_scale = _weight_codes.quantize(weight, quant)
+    n, k = weight.shape[-2:]
+    factor = spread(scale, quant.scales, n, k)
+    if global_scale is not None:
+        factor = factor * global_scale.double().view(*weight.shape[:-2], 1, 1)
+    return numbers(codes, quant.weights) * factor, factor
+
+
+CODED = {name: quant for name, quant in eitri.nn.QUANTS.items() if quant.weights != "none"}
+OTHERS = {"i8 for 128": eitri.nn.Quant("i8", "per_1x128"), "f8e4m3 for the tensor": eitri.nn.Quant("f8e4m3", "per_tensor"),
+          "f8e4m3 for 128": eitri.nn.Quant("f8e4m3", "per_1x128"), "i4 for 128": eitri.nn.Quant("i4", "per_1x128"),
+          "i8 for 32": eitri.nn.Quant("i8", "per_1x32"), "f8e4m3 for 32": eitri.nn.Quant("f8e4m3", "per_1x32")}
+
+
+@pytest.mark.parametrize("quant", [*CODED.values(), *OTHERS.values()], ids=[*CODED, *OTHERS])
+@pytest.mark.parametrize("shape", [(33, 64), (160, 320), (3, 40, 96)])
+def test_codes_of_weights(quant, shape):
+    weight = randn(*shape, dtype=torch.float32) * torch.exp2(torch.arange(shape[-1]) % 7 - 3.0)
+    weight[..., 2, :] = 0
+    real, factor = dequantised(weight, quant)
+    step = {"i8": 0.5 * factor, "i4": 0.5 * factor, "f8e4m3": torch.maximum(weight.double().abs() / 16, factor * 2.0**-10),
+            "f4e2m1": torch.maximum(weight.double().abs() / 4, factor / 4)}[quant.weights]
+    if quant.scales == "per_1x16":  # a block's scale is itself rounded, by 2^-4 at most: the largest value of a block may be cut off
+        step = step + weight.double().abs() / 16
+    assert bool(((real - weight.double()).abs() <= step * (1 + 2.0**-20)).all())
+    assert not real[..., 2, :].any()
+    if (quant.weights, quant.scales) in (("i8", "per_token"), ("f8e4m3", "per_1x128"), ("f8e4m3", "per_1x32"), ("f4e2m1", "per_1x32")):
+        flat = weight.reshape(-1, shape[-1])  # the operator's own codes
+        codes, scale = eitri.quantize(flat, quant=quant.scales, out_dtype=quant.weights)
+        ours = _weight_codes.quantize(flat, quant)
+        assert torch.equal(ours[0].view(torch.uint8), codes.view(torch.uint8)), (ours[0].view(torch.uint8) != codes.view(torch.uint8)).sum()
+        if scale.dtype == torch.float8_e8m0fnu:
+            zero = flat.abs().amax(-1) == 0
+            assert torch.equal(ours[1].view(torch.uint8)[~zero], scale.view(torch.uint8)[~zero])
+
+
+@pytest.mark.parametrize("quant", [*CODED.values(), *OTHERS.values()], ids=[*CODED, *OTHERS])
+def test_linear_of_codes(quant):
+    """Against the product of what the codes mean: only sums and the store round."""
+    weight, bias, x = randn(160, 320) / 18, randn(160, seed=2), randn(2, 3, 320, seed=3)
+    linear = eitri.nn.Linear(weight, bias, quant=quant)
+    got = linear(x)
+    real_w, _ = dequantised(weight, quant)
+    rows, scale = _weight_codes.code_rows(x.view(6, 320), quant)
+    real_x = rows.double() if scale is None else rows.double() * spread(scale, quant.activation_scales, 6, 320)
+    exact, bound = real_x @ real_w.T + bias.double(), real_x.abs() @ real_w.abs().T + bias.double().abs()
+    assert got.shape == (2, 3, 160) and got.dtype == torch.bfloat16
+    # AMX multiplies in bf16: a scaled operand is rounded to its 8 bits there.
+    assert bool(((got.view(6, 160).double() - exact).abs() <= 2.0**-8 * exact.abs() + 2.0**-8 * bound).all())
+    if quant in (CODED["nvfp4"], CODED["f8e4m3_blocks"]):
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(linear, fullgraph=True, backend="aot_eager")(x), got)
+
+
+@pytest.mark.parametrize("quant", [name for name in CODED if name != "i8"])
+def test_experts_of_codes(quant):
+    w1, w2 = randn(6, 256, 128) / 11, randn(6, 128, 128, seed=2) / 11
+    x = randn(9, 128, seed=3)
+    weights, ids = eitri.topk_gating(randn(9, 6, dtype=torch.float32), 2, renormalize=True)
+    experts = eitri.nn.Experts(w1, w2, quant=quant)
+    got = experts(x, ids, weights)
+    (r1, _), (r2, _) = dequantised(w1, CODED[quant]), dequantised(w2, CODED[quant])
+    exact = torch.zeros(9, 128, dtype=torch.float64)
+    for t in range(9):
+        for weight, e in zip(weights[t].double(), ids[t].tolist()):
+            gate, up = (r1[e] @ x[t].double()).chunk(2)
+            exact[t] += weight * (r2[e] @ (torch.nn.functional.silu(gate) * up))
+    error = ((got.double() - exact).square().mean() / exact.square().mean()).sqrt().item()
+    # Activations as they are: bf16 roundings of h and the result. Else they are coded twice, by 2 to 4 % of their size at random.
+    assert error < (2.0**-7 if CODED[quant].activations == "none" else 0.06), error
+    if quant == "mxfp4_mxfp8":
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(experts, fullgraph=True, backend="aot_eager")(x, ids, weights), got)
+
+
+@pytest.mark.parametrize("quant", ["mxfp4", "f8e4m3_blocks"])
+def test_patch_with_fewer_bits(quant):
+    family = FAMILIES[0]
+    model = copy.deepcopy(original(family)[0])
+    x, before = original(family)[2], original(family)[4]
+    eitri.nn.patch(model, quant=quant)
+    difference = (block_output(moe_block(family, model), x).double() - before.double()).square().mean().sqrt()
+    assert 0 < difference <= (0.25 if quant == "mxfp4" else 0.08) * before.double().square().mean().sqrt()  # weights of 2 and of 4 bits
+
+
+def test_refusals_of_quants():
+    weight = randn(8, 31)
+    with pytest.raises(InvalidArgument, match="even number of columns"):
+        eitri.nn.Linear(weight, quant="mxfp4")
+    with pytest.raises(InvalidArgument, match="expected one of none, i8, .*, or a Quant"):
+        eitri.nn.Linear(weight, quant="fp7")
+    with pytest.raises(InvalidArgument, match="expected weights of"):
+        eitri.nn.Linear(weight, quant=eitri.nn.Quant("i5", "per_token"))
 
 
 def test_rmsnorm():

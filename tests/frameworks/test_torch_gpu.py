@@ -97,6 +97,23 @@ def test_modules():
     assert_agrees(there(x.cuda(), ids.cuda(), weights.cuda()), experts(x, ids, weights))
 
 
+@pytest.mark.parametrize("quant", ["none", "i8", "f8e4m3"])
+def test_linear(quant):
+    import eitri.nn
+
+    weight, bias, x = randn(48, 64) / 8, randn(48), randn(9, 64, seed=2)
+    assert_agrees(eitri.nn.Linear(weight.cuda(), bias.cuda(), quant=quant)(x.cuda()), eitri.nn.Linear(weight, bias, quant=quant)(x))
+
+
+def test_experts_of_int8():
+    import eitri.nn
+
+    w1, w2, x = randn(6, 96, 64) / 8, randn(6, 64, 48, seed=2) / 7, randn(9, 64)
+    weights, ids = eitri.topk_gating(randn(9, 6, dtype=torch.float32), 2, renormalize=True)
+    there = eitri.nn.Experts(w1.cuda(), w2.cuda(), quant="i8")
+    assert_agrees(there(x.cuda(), ids.cuda(), weights.cuda()), eitri.nn.Experts(w1, w2, quant="i8")(x, ids, weights))
+
+
 def test_a_fresh_thread():
     import threading
 
