@@ -1,6 +1,7 @@
 # Run by EitriEmbed.cmake: writes OUTPUT, a C++ table of the revisions of kernels: for each folder of ROOT/src/ops, once for CPUs
 # and once for GPUs, 12 hex digits of a hash over the folder's files for that kind of machine and over what they include from src/ops
-# and src/device, the .cpp beside an included header too. OUTPUT is only written when it changes; STAMP always is.
+# and src/device, the .cpp beside an included header too. Comments, indentation and empty lines do not count: a row is not stale because
+# a sentence is better now. OUTPUT is only written when it changes; STAMP always is.
 file(GLOB folders RELATIVE ${ROOT}/src/ops ${ROOT}/src/ops/*)
 set(entries "")
 
@@ -8,7 +9,12 @@ set(entries "")
 macro(look_at path)
   if(NOT DEFINED "hash_${path}")
     file(READ ${ROOT}/src/${path} text)
-    string(SHA256 "hash_${path}" "${text}")
+    # A comment after code goes where no quote is before it on the line: a // inside a string is none.
+    string(REGEX REPLACE "\n[ \t]*//[^\n]*" "\n" code "\n${text}")
+    string(REGEX REPLACE "(\n[^\"'/\n]*)//[^\n]*" "\\1" code "${code}")
+    string(REGEX REPLACE "[ \t]+\n" "\n" code "${code}")
+    string(REGEX REPLACE "\n[ \t\n]+" "\n" code "${code}")
+    string(SHA256 "hash_${path}" "${code}")
     set("includes_${path}" "")
     string(REGEX MATCHALL "(^|\n)[ \t]*#[ \t]*include[ \t]*\"(ops|device)/[^\"\n]*\"" lines "${text}")
     foreach(line IN LISTS lines)
