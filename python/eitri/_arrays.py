@@ -115,7 +115,10 @@ def exported(array, access):
     module = type(array).__module__.partition(".")[0]
     if access == "write" and module in ("jax", "jaxlib"):
         raise InvalidArgument("a JAX array cannot be written; expected a NumPy array as output")
-    kind = int(array.__dlpack_device__()[0])
+    device = array.__dlpack_device__()
+    if not isinstance(device, tuple) or len(device) != 2:
+        raise InvalidArgument(f"a {type(array).__qualname__} gives {device!r} from __dlpack_device__; expected a pair (type, index)")
+    kind = int(device[0])
     if kind in (1, 3):
         return array.__dlpack__(), None
     if module == "cupy":

@@ -11,7 +11,21 @@ from eitri._weight_codes import QUANTS, Quant  # noqa: F401  part of this module
 from eitri.errors import InvalidArgument, Unsupported
 
 
-class Linear(torch.nn.Module):
+class _Coded(torch.nn.Module):
+    """A module whose codes and scales keep their dtypes when the module is moved: `.to(torch.bfloat16)` means activations."""
+
+    def _apply(self, fn, recurse=True):
+        kept = {name: buffer.dtype for name, buffer in self._buffers.items()
+                if buffer is not None and (name.endswith("scale") or buffer.dtype.itemsize == 1)}
+        for name, dtype in kept.items():
+            self._buffers[name] = self._buffers[name].view(torch.int32 if dtype.itemsize == 4 else torch.uint8)
+        super()._apply(fn, recurse)
+        for name, dtype in kept.items():
+            self._buffers[name] = self._buffers[name].view(dtype)
+        return self
+
+
+class Linear(_Coded):
     """y = x @ weight.T + bias over the last dimension of x, of any rank.
 
     weight: [out_features, in_features] of f32, bf16 or f16; bias: [out_features] or None. It is quantised here.
@@ -66,7 +80,7 @@ class RMSNorm(torch.nn.Module):
         return out.reshape(x.shape), total.reshape(x.shape)
 
 
-class Experts(torch.nn.Module):
+class Experts(_Coded):
     """The experts of a mixture: forward(x [tokens, hidden], ids [tokens, top_k], weights [tokens, top_k]) -> [tokens, hidden].
 
     w1: [experts, 2 * inter or inter, hidden], w2: [experts, hidden, inter] of bf16 or f16; bias1, bias2 of their rows.

@@ -14,8 +14,8 @@ namespace {
 
 /// What is known about a Python type; asked once per type.
 struct TypeInfo {
-  enum class Kind : uint8_t { foreign, exchange, torch, torch_by_dlpack, torch_subclass, typed };  // by_dlpack: before 2.10
-  PyTypeObject* type = nullptr;                                                                    // kept alive by a reference
+  enum class Kind : uint8_t { foreign, exchange, torch, torch_by_dlpack, torch_subclass, typed, masked };  // by_dlpack: before 2.10
+  PyTypeObject* type = nullptr;                                                                            // kept alive by a reference
   Kind kind = Kind::foreign;
   const DlExchange* api = nullptr;
 };
@@ -53,6 +53,7 @@ TypeInfo resolve(PyTypeObject* type) {
   const Ref tensor = attribute(torch, "Tensor");
   const Ref parameter = attribute(attribute(torch, "nn"), "Parameter");
   const Ref typed = attribute(module_if_loaded("eitri._arrays"), "Typed");
+  const Ref masked = attribute(module_if_loaded("numpy.ma"), "MaskedArray");
   if (tensor && (object == tensor.get() || (parameter && object == parameter.get()))) {
     info.api = exchange_of(object);
     info.kind = info.api != nullptr ? TypeInfo::Kind::torch : TypeInfo::Kind::torch_by_dlpack;
@@ -61,6 +62,8 @@ TypeInfo resolve(PyTypeObject* type) {
     info.api = exchange_of(object);
   } else if (typed && object == typed.get()) {
     info.kind = TypeInfo::Kind::typed;
+  } else if (masked && PyObject_IsSubclass(object, masked.get()) == 1) {
+    info.kind = TypeInfo::Kind::masked;
   } else if (const Ref own(PyObject_GetAttrString(object, "__dict__")); own) {
     // Subclasses inherit the attribute without meaning it: only a type that has it itself is taken at its word.
     if (PyMapping_HasKeyString(own.get(), "__dlpack_c_exchange_api__") == 1) info.api = exchange_of(object);
@@ -85,9 +88,10 @@ const TypeInfo& type_info(PyTypeObject* type) {
 /// torch's state that a call must respect. Read from C where this torch has the functions.
 struct Torch {
   bool (*grad_mode)() = nullptr;
-  Ref is_grad_enabled, modes;         // modes: how many dispatch modes are active
-  Ref forward_ad;                     // the dict of torch.autograd.forward_ad
-  PyCFunction count_modes = nullptr;  // the same without Python's calling convention, which costs more than the function
+  void* const* (*tracing)() = nullptr;  // a shared pointer to the state of torch.jit.trace, which records only what torch dispatches
+  Ref is_grad_enabled, modes;           // modes: how many dispatch modes are active
+  Ref forward_ad;                       // the dict of torch.autograd.forward_ad
+  PyCFunction count_modes = nullptr;    // the same without Python's calling convention, which costs more than the function
   PyObject* count_modes_self = nullptr;
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   PyObject* current_level = PyUnicode_InternFromString("_current_level");
@@ -106,8 +110,10 @@ struct Torch {
     gradient_getter = attribute(attribute(attribute(torch, "_C"), "TensorBase"), "requires_grad");
     if (gradient_getter) get_gradient = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(gradient_getter.get()), Py_tp_descr_get));
     PyErr_Clear();  // Python 3.9 has no slots of its own types
-    if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr)
+    if (void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY); library != nullptr) {
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
+      tracing = reinterpret_cast<void* const* (*)()>(dlsym(library, "_ZN5torch3jit6tracer15getTracingStateEv"));
+    }
   }
   bool grad_enabled() const {
     if (grad_mode != nullptr) return grad_mode();
@@ -121,6 +127,7 @@ struct Torch {
     return level != nullptr && PyLong_AsLong(level) >= 0;
   }
   bool traced() const {
+    if (tracing != nullptr && *tracing() != nullptr) return true;
     if (!modes) return false;
     const Ref count = checked(count_modes != nullptr ? count_modes(count_modes_self, nullptr) : PyObject_CallNoArgs(modes.get()));
     return PyLong_AsLong(count.get()) != 0;
@@ -222,6 +229,8 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
       return view;
     }
     case TypeInfo::Kind::torch_by_dlpack: return of_old_torch(object, name, access);
+    case TypeInfo::Kind::masked:
+      fail(Code::invalid_argument, str(op_, ": ", name, " is a masked array; expected one without a mask, such as its .filled() or .data"));
     case TypeInfo::Kind::foreign: break;
   }
   return of_foreign(object, name, access);
@@ -408,9 +417,9 @@ bool Tensors::of_dlpack(PyObject* object, const char* name, Access access, View&
     require(access == Access::read || (managed->flags & 1) == 0, op_, ": ", name, " is read-only; expected one that can be written");
     tensor = &managed->tensor;
   } else {
-    const auto* managed = static_cast<const DlManaged*>(PyCapsule_GetPointer(capsule, "dltensor"));
-    if (managed == nullptr) throw PythonError{};
-    tensor = &managed->tensor;
+    require(PyCapsule_IsValid(capsule, "dltensor") != 0, op_, ": ", name, " gives a ", type_name(capsule),
+            " from __dlpack__; expected a capsule that nobody has used");
+    tensor = &static_cast<const DlManaged*>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor;
   }
   Py_INCREF(capsule);  // unconsumed: its destructor gives the tensor back
   held_.push_back(std::make_unique<Held>());

@@ -224,6 +224,21 @@ def test_patch_with_fewer_bits(quant):
     assert 0 < difference <= (0.25 if quant == "mxfp4" else 0.08) * before.double().square().mean().sqrt()  # weights of 2 and of 4 bits
 
 
+@pytest.mark.parametrize("quant", ["none", "i8", "f8e4m3", "nvfp4", "i4_i8"])
+def test_modules_change_dtype_and_are_saved(quant, tmp_path):
+    linear, x = eitri.nn.Linear(randn(48, 64) / 8, randn(48), quant=quant), randn(3, 64)
+    before = linear(x)
+    scale = linear.weight_scale
+    linear.to(torch.float16).to(torch.bfloat16)  # the bias is rounded by that, codes and scales are not
+    assert scale is None or torch.equal(linear.weight_scale, scale)
+    torch.testing.assert_close(linear(x), before, rtol=2.0**-7, atol=0.02)
+    assert torch.equal(copy.deepcopy(linear)(x), linear(x))
+    torch.save(linear.state_dict(), tmp_path / "linear.pt")
+    again = eitri.nn.Linear(randn(48, 64, seed=9), randn(48), quant=quant).to(torch.bfloat16)
+    again.load_state_dict(torch.load(tmp_path / "linear.pt"))
+    assert torch.equal(again(x), linear(x))
+
+
 def test_refusals_of_quants():
     weight = randn(8, 31)
     with pytest.raises(InvalidArgument, match="even number of columns"):

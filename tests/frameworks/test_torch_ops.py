@@ -193,6 +193,16 @@ def test_forward_mode_differentiation_is_refused():
     assert torch.equal(eitri.rmsnorm(x), expected)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_jit_trace_records_the_call():
+    def block(x, w):
+        return eitri.gemm(eitri.rmsnorm(x * 2), w) + 1
+
+    traced = torch.jit.trace(block, (randn(3, 8), randn(4, 8)))
+    x, w = randn(3, 8, seed=3), randn(4, 8, seed=4)
+    assert torch.equal(traced(x, w), block(x, w))
+
+
 def test_typed_tensors_of_integers():
     x = randn(3, 8).bfloat16()
     out = torch.empty_like(x)

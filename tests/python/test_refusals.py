@@ -71,6 +71,33 @@ def test_counts_that_size_results():
     refused("moe_sort: block is 0; expected at least 1", eitri.moe_sort, ids, weights, 3, block=0)
 
 
+def test_masked_arrays():
+    masked = np.ma.masked_array(np.ones((2, 4), np.float32), mask=np.eye(2, 4))
+    refused("rmsnorm: x is a masked array; expected one without", eitri.rmsnorm, masked)
+    assert eitri.rmsnorm(masked.filled(0)).shape == (2, 4)
+
+
+def test_what_is_no_capsule():
+    class Exporter:
+        dtype, shape = "float32", (3, 8)
+
+        def __init__(self, capsule, device):
+            self.capsule, self.device = capsule, device
+
+        def __dlpack__(self, **_):
+            return self.capsule
+
+        def __dlpack_device__(self):
+            return self.device
+
+    out = np.empty((3, 4), np.float32)
+    refused("gemm: a gives a int from __dlpack__; expected a capsule", eitri.gemm, Exporter(5, (1, 0)), B, out=out)
+    refused("Exporter gives None from __dlpack_device__; expected a pair", eitri.gemm, Exporter(5, None), B, out=out)
+    used = A.__dlpack__()
+    np.from_dlpack(Exporter(used, (1, 0)))
+    refused("gemm: a gives a PyCapsule from __dlpack__", eitri.gemm, Exporter(used, (1, 0)), B, out=out)
+
+
 def test_outputs():
     out = np.empty((3, 4), np.float32)
     out.flags.writeable = False
