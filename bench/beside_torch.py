@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 
+import c_abi
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {
     "as it is": {},
@@ -55,27 +57,15 @@ def region_call(folder, threads):
         return None
     import numpy as np
 
-    class Device(ctypes.Structure):
-        _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-    class DataType(ctypes.Structure):
-        _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-    class Tensor(ctypes.Structure):
-        _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
-                    ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
     class Gemm(ctypes.Structure):  # the first fields of eitri_gemm_args, and zeros for the rest
-        _fields_ = [("size", ctypes.c_size_t), ("a", ctypes.POINTER(Tensor)), ("b", ctypes.POINTER(Tensor)), ("c", ctypes.POINTER(Tensor)),
+        _fields_ = [("size", ctypes.c_size_t), ("a", ctypes.POINTER(c_abi.Tensor)), ("b", ctypes.POINTER(c_abi.Tensor)), ("c", ctypes.POINTER(c_abi.Tensor)),
                     ("rest", ctypes.c_uint8 * (SIZE - 32))]
 
     kept = []
 
     def tensor(array):
-        shape, strides = (ctypes.c_int64 * 2)(*array.shape), (ctypes.c_int64 * 2)(array.shape[1], 1)
-        kept.extend((array, shape, strides))
-        made = Tensor(array.ctypes.data, Device(1, 0), 2, DataType(4, 16, 1), shape, strides, 0)
-        kept.append(made)
+        made = c_abi.tensor(array.ctypes.data, array.shape, (array.shape[1], 1), "bf16")
+        kept.extend((array, made))
         return ctypes.pointer(made)
 
     def bits(*shape):

@@ -27,6 +27,8 @@ import sysconfig
 import tempfile
 import time
 
+import c_abi
+
 BEGIN = time.monotonic()
 
 
@@ -55,28 +57,13 @@ PYBIND11_MODULE(pod, m) {
 """
 
 
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
-
 class RmsNorm(ctypes.Structure):
-    _fields_ = ([("size", ctypes.c_size_t)] + [(n, ctypes.POINTER(Tensor)) for n in ("x", "weight", "residual", "residual_out", "out", "scale")]
+    _fields_ = ([("size", ctypes.c_size_t)] + [(n, ctypes.POINTER(c_abi.Tensor)) for n in ("x", "weight", "residual", "residual_out", "out", "scale")]
                 + [("eps", ctypes.c_float), ("norm_weight", ctypes.c_int32), ("quant", ctypes.c_int32)])
 
 
 def struct_of(tensor):
-    n = tensor.dim()
-    return Tensor(tensor.data_ptr(), Device(1, 0), n, DataType(2, 32, 1), (ctypes.c_int64 * n)(*tensor.shape),
-                  (ctypes.c_int64 * n)(*tensor.stride()), 0)
+    return c_abi.tensor(tensor.data_ptr(), tensor.shape, tensor.stride(), "f32")
 
 
 def pybind_module(folder):

@@ -4,25 +4,16 @@ import ctypes
 import os
 import pathlib
 import statistics
+import sys
 import time
 
 import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
 
-
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+import c_abi  # noqa: E402
 
 
 class Activation(ctypes.Structure):
@@ -30,7 +21,7 @@ class Activation(ctypes.Structure):
 
 
 class GemmArgs(ctypes.Structure):
-    _fields_ = ([("size", ctypes.c_size_t)] + [(name, ctypes.POINTER(Tensor)) for name in ("a", "b", "c", "bias", "a_scale", "b_scale")]
+    _fields_ = ([("size", ctypes.c_size_t)] + [(name, ctypes.POINTER(c_abi.Tensor)) for name in ("a", "b", "c", "bias", "a_scale", "b_scale")]
                 + [("activation", Activation), ("gate", ctypes.c_int32)])
 
 
@@ -44,10 +35,8 @@ def library():
 
 
 def view(tensor):
-    code = {torch.float32: (2, 32), torch.bfloat16: (4, 16), torch.float16: (2, 16)}[tensor.dtype]
-    n = tensor.dim()
-    shape, strides = (ctypes.c_int64 * n)(*tensor.shape), (ctypes.c_int64 * n)(*tensor.stride())
-    return Tensor(tensor.data_ptr(), Device(1, 0), n, DataType(*code, 1), shape, strides, 0)
+    name = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[tensor.dtype]
+    return c_abi.tensor(tensor.data_ptr(), tensor.shape, tensor.stride(), name)
 
 
 def gemm(lib, a, b, c):
