@@ -60,6 +60,11 @@ def torch_dtype(name):
     return found
 
 
+def has_torch_dtype(name):
+    """Of a dtype whose elements fit a byte: an older torch has no f8e8m0 and no f4e2m1, and bytes with that name take their place."""
+    return name not in NAMES or NAMES[name][2] > 1 or hasattr(sys.modules["torch"], NAMES[name][1])
+
+
 def is_torch(array):
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
@@ -73,6 +78,8 @@ def empty(like, shape, dtype):
             raise InvalidArgument(f"out is not given; expected one, or an even number of columns, for f4e2m1 {list(shape)}")
         shape = (*shape[:-1], shape[-1] // 2)
     if is_torch(like):
+        if dtype is not None and not has_torch_dtype(dtype):
+            return Typed(like.new_empty(tuple(shape), dtype=sys.modules["torch"].uint8, requires_grad=False), dtype)
         return like.new_empty(tuple(shape), dtype=None if dtype is None else torch_dtype(dtype), requires_grad=False)
     module = type(like).__module__.partition(".")[0]
     if module in ("jax", "jaxlib"):

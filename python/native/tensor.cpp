@@ -288,14 +288,23 @@ void Tensors::refuse_tangent(PyObject* object, const char* name) {
 View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
   refuse_gradient(object, name);
   if (tangents_) refuse_tangent(object, name);
-  const Ref plain = checked(PyObject_CallMethod(object, "detach", nullptr));  // __dlpack__ looks at requires_grad in every mode
+  Ref plain = checked(PyObject_CallMethod(object, "detach", nullptr));  // __dlpack__ looks at requires_grad in every mode
   View view;
   try {
+    // Such a torch exports no floats of 8 and 4 bits: their bytes, then.
+    const Ref dtype = checked(PyObject_GetAttrString(object, "dtype")), spelled = checked(PyObject_Str(dtype.get()));
+    const std::string text = text_of(spelled.get());
+    const bool narrow = text.rfind("torch.float8", 0) == 0 || text.rfind("torch.float4", 0) == 0;
+    if (narrow) {
+      const Ref byte = checked(PyObject_GetAttrString(module_if_loaded("torch").get(), "uint8"));
+      plain = checked(PyObject_CallMethod(plain.get(), "view", "O", byte.get()));
+    }
     of_dlpack(plain.get(), name, access, view);
+    if (narrow) view.dtype = dtype_of(dtype.get(), op_, name);
+    if (is_packed(view.dtype)) as_pairs(view);
   } catch (const PythonError&) {
     const std::string why = taken_message();
-    require(wrappers_ == Wrappers::possible, op_, ": ", name, " cannot be read: ", why,
-            " (for 8-bit floats of a torch before 2.10: eitri.typed(x.view(torch.uint8), \"f8e4m3\"))");
+    require(wrappers_ == Wrappers::possible, op_, ": ", name, " cannot be read: ", why);
     needs_torch_ = true;  // its dispatcher serves the call or says why not
   }
   return view;

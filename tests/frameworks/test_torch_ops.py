@@ -248,3 +248,37 @@ def test_either_may_be_imported_first(order):
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True,
                           check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+OLD_TORCH = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__, torch.float4_e2m1fn_x2, torch.float8_e8m0fnu
+import eitri
+x, w = torch.randn(3, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+out = eitri.gemm(x, w)
+assert type(out) is torch.Tensor and out.dtype == torch.bfloat16
+torch.testing.assert_close(out, x @ w.T, rtol=2.0**-7, atol=2.0**-4)
+x8, x_scale = eitri.quantize(x, out_dtype=torch.float8_e4m3fn)
+w8, w_scale = eitri.quantize(w, out_dtype="f8e4m3")
+assert x8.dtype == torch.float8_e4m3fn
+torch.testing.assert_close(eitri.gemm(x8, w8, a_scale=x_scale, b_scale=w_scale).float(),
+                           (x8.float() * x_scale[:, None]) @ (w8.float() * w_scale[:, None]).T, rtol=2.0**-7, atol=2.0**-7)
+mx, mx_scale = eitri.quantize(x, quant="per_1x32", out_dtype="f8e4m3")
+w4, w4_scale = eitri.quantize(w, quant="per_1x32", out_dtype="f4e2m1")
+assert w4.dtype == "f4e2m1" and w4.array.dtype == torch.uint8 and w4.array.shape == (32, 32) and mx_scale.dtype == "f8e8m0"
+eitri.gemm(mx, w4, a_scale=mx_scale, b_scale=w4_scale, a_quant="per_1x32", b_quant="per_1x32", out=out)
+eitri.gemm(x, w4, b_scale=eitri.typed(w4_scale.array, "f8e8m0"), b_quant="per_1x32")
+try:
+    eitri.gemm(x, torch.nn.Parameter(w))
+except eitri.InvalidArgument as error:
+    assert "b requires grad" in str(error)
+else:
+    raise AssertionError
+assert eitri.gemm(x.to("meta"), w.to("meta")).device.type == "meta"
+"""
+
+
+def test_a_torch_without_the_exchange_api_and_the_newer_dtypes():
+    """What torch 2.4 lacks is taken away here; `.view` of bytes and DLPack serve instead."""
+    done = subprocess.run([sys.executable, "-c", OLD_TORCH], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
