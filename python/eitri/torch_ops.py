@@ -117,11 +117,21 @@ def _polyfill(name):
     return globals()["_traced_" + name]
 
 
+def allow_whole(function):
+    """Before torch 2.6, where nothing can stand for a part of it: a graph calls the whole function."""
+    if not hasattr(torch.compiler, "substitute_in_graph"):
+        torch.compiler.allow_in_graph(function)
+
+
 def register_with_dynamo():
     """Tells torch.compile what stands for the extension's functions in a graph."""
     register()
     substitute = getattr(torch.compiler, "substitute_in_graph", None)
-    if substitute is None:  # before torch 2.6: a call of ours is a graph break, or torch.ops.eitri.* by name
+    if substitute is None:  # before torch 2.6: our functions are put into the graph whole; what it calls of torch is seen below
+        from eitri import ops
+
+        for name in (*OPS, "empty"):
+            allow_whole(getattr(ops, name, getattr(_native, name)))
         return
     for name in OPS:
         substitute(getattr(_native, name), skip_signature_check=True)(_polyfill(name))

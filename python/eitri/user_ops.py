@@ -137,7 +137,13 @@ def _callable(function, name, index, declaration, parameters):
 
         torch_ops.register_user_op(index, name, [(p.name, p.kind) for p in parameters], run_for_torch)
 
+    def allow():
+        from eitri import torch_ops
+
+        torch_ops.allow_whole(call)
+
     when_imported("torch", register)
+    when_imported("torch._dynamo", allow)
     call.__name__, call.__qualname__, call.__doc__, call.__module__ = name, function.__qualname__, function.__doc__, function.__module__
     call.declaration = declaration
     call.compile = lambda: _native.compile_user_op(index)

@@ -211,7 +211,8 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
     case TypeInfo::Kind::torch: return of_exchange(object, *info.api, name, true);
     case TypeInfo::Kind::exchange: return of_exchange(object, *info.api, name, false);
     case TypeInfo::Kind::torch_subclass:
-      if (wrappers_ == Wrappers::off && info.api != nullptr) return of_exchange(object, *info.api, name, true);
+      if (wrappers_ == Wrappers::off)
+        return info.api != nullptr ? of_exchange(object, *info.api, name, true) : of_old_torch(object, name, access);
       needs_torch_ = true;
       return {};
     case TypeInfo::Kind::typed: {
