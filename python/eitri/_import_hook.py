@@ -4,7 +4,7 @@ import importlib.abc
 import importlib.util
 import sys
 
-_waiting = {}  # name -> functions
+_waiting: dict = {}  # name -> functions
 
 
 def when_imported(name, function):

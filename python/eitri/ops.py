@@ -186,7 +186,7 @@ def moe_sort(topk_ids: Array, topk_weights: Array, experts: int, *, block: int =
     sorted_ids, sorted_weights, sorted_expert_ids, num_valid, reverse = out
     _moe_sort(topk_ids, topk_weights, sorted_ids, sorted_weights, sorted_expert_ids, num_valid, experts, block, reverse, expert_mask,
               num_local_tokens)
-    return out
+    return Sorted(sorted_ids, sorted_weights, sorted_expert_ids, num_valid, reverse)
 
 
 def moe_combine(y: Array, reverse: Array, weights: Array | None = None, *, shared: Array | None = None,

@@ -34,8 +34,8 @@ def register():
         torch.library.register_fake(f"eitri::{name}", _fake, lib=_library)
 
 
-_user_libraries = {}  # by name
-_user_ops = {}  # by number
+_user_libraries: dict = {}  # by name
+_user_ops: dict = {}  # by number
 
 
 def register_user_op(index, name, parameters, run):
