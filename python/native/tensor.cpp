@@ -91,8 +91,7 @@ struct Torch {
   void* const* (*tracing)() = nullptr;  // a shared pointer to the state of torch.jit.trace, which records only what torch dispatches
   Ref is_grad_enabled, modes;           // modes: how many dispatch modes are active
   Ref forward_ad;                       // the dict of torch.autograd.forward_ad
-  PyCFunction count_modes = nullptr;    // the same without Python's calling convention, which costs more than the function
-  PyObject* count_modes_self = nullptr;
+  int64_t (*count_modes)() = nullptr;   // the same by torch's own function, where it has that name
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   PyObject* current_level = PyUnicode_InternFromString("_current_level");
   Ref gradient_getter;  // the descriptor of Tensor.requires_grad, and how to call it without looking it up
@@ -102,10 +101,6 @@ struct Torch {
     const Ref torch = module_if_loaded("torch");
     is_grad_enabled = attribute(torch, "is_grad_enabled");
     modes = attribute(attribute(torch, "_C"), "_len_torch_dispatch_stack");
-    if (modes && PyCFunction_GetFlags(modes.get()) == METH_NOARGS) {
-      count_modes = PyCFunction_GetFunction(modes.get());
-      count_modes_self = PyCFunction_GetSelf(modes.get());
-    }
     forward_ad = attribute(attribute(attribute(torch, "autograd"), "forward_ad"), "__dict__");
     gradient_getter = attribute(attribute(attribute(torch, "_C"), "TensorBase"), "requires_grad");
     if (gradient_getter) get_gradient = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(gradient_getter.get()), Py_tp_descr_get));
@@ -114,6 +109,8 @@ struct Torch {
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
       tracing = reinterpret_cast<void* const* (*)()>(dlsym(library, "_ZN5torch3jit6tracer15getTracingStateEv"));
     }
+    if (void* core = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY); core != nullptr)
+      count_modes = reinterpret_cast<int64_t (*)()>(dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"));
   }
   bool grad_enabled() const {
     if (grad_mode != nullptr) return grad_mode();
@@ -128,8 +125,9 @@ struct Torch {
   }
   bool traced() const {
     if (tracing != nullptr && *tracing() != nullptr) return true;
+    if (count_modes != nullptr) return count_modes() != 0;
     if (!modes) return false;
-    const Ref count = checked(count_modes != nullptr ? count_modes(count_modes_self, nullptr) : PyObject_CallNoArgs(modes.get()));
+    const Ref count = checked(PyObject_CallNoArgs(modes.get()));
     return PyLong_AsLong(count.get()) != 0;
   }
   bool has_gradient(PyObject* tensor) const {
