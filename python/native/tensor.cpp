@@ -180,6 +180,13 @@ DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   return DType::none;
 }
 
+/// Whether torch means the negative of what the memory holds: the imaginary part of a conjugate, whose elements are never all side by side.
+bool is_negated(PyObject* tensor, const View& view) {
+  if ((view.dtype != DType::f32 && view.dtype != DType::f16) || is_contiguous(view)) return false;
+  const Ref answer = checked(PyObject_CallMethod(tensor, "is_neg", nullptr));
+  return answer.get() == Py_True;
+}
+
 /// A view of bytes as one of 4-bit elements: a byte holds two neighbours.
 void as_pairs(View& view) {
   for (int i = 0; i + 1 < view.rank; ++i) view.stride[i] *= 2;
@@ -206,11 +213,11 @@ View Tensors::read(PyObject* object, const char* name, Access access) {
   if (object == Py_None) return {};
   const TypeInfo& info = type_info(Py_TYPE(object));
   switch (info.kind) {
-    case TypeInfo::Kind::torch: return of_exchange(object, *info.api, name, true);
-    case TypeInfo::Kind::exchange: return of_exchange(object, *info.api, name, false);
+    case TypeInfo::Kind::torch: return of_exchange(object, *info.api, name, access, true);
+    case TypeInfo::Kind::exchange: return of_exchange(object, *info.api, name, access, false);
     case TypeInfo::Kind::torch_subclass:
       if (wrappers_ == Wrappers::off)
-        return info.api != nullptr ? of_exchange(object, *info.api, name, true) : of_old_torch(object, name, access);
+        return info.api != nullptr ? of_exchange(object, *info.api, name, access, true) : of_old_torch(object, name, access);
       needs_torch_ = true;
       return {};
     case TypeInfo::Kind::typed: {
@@ -248,7 +255,7 @@ View Tensors::read_weight(PyObject* object, const char* name) {
   }
 }
 
-View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* name, bool is_torch) {
+View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* name, Access access, bool is_torch) {
   DlTensor tensor;
   if (is_torch && !looked_at_torch_) look_at_torch();
   if (api.view_of(object, &tensor) != 0) [[unlikely]] {
@@ -263,6 +270,8 @@ View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* n
     refuse_tangent(object, name);
   const View view = of_dl_tensor(tensor, name);
   if (is_torch && view.data == nullptr && view.size() != 0) needs_torch_ = true;  // fake or functional
+  if (is_torch && !needs_torch_ && is_negated(object, view)) [[unlikely]]
+    return with_sign(object, name, access);
   if (view.device.kind != DeviceKind::cpu) {
     api_ = &api;
     gpu_ = view.device;
@@ -284,6 +293,14 @@ void Tensors::refuse_tangent(PyObject* object, const char* name) {
           " has a tangent (forward-mode differentiation); expected a tensor without (eitri's operators have no gradient)");
 }
 
+View Tensors::with_sign(PyObject* object, const char* name, Access access) {
+  require(access == Access::read, op_, ": ", name,
+          " has its negative bit set (an imaginary part of a conjugate); expected a tensor without");
+  held_.push_back(std::make_unique<Held>());
+  held_.back()->object = checked(PyObject_CallMethod(object, "resolve_neg", nullptr));
+  return read(held_.back()->object.get(), name, access);
+}
+
 View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
   refuse_gradient(object, name);
   if (tangents_) refuse_tangent(object, name);
@@ -301,6 +318,7 @@ View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
     of_dlpack(plain.get(), name, access, view);
     if (narrow) view.dtype = dtype_of(dtype.get(), op_, name);
     if (is_packed(view.dtype)) as_pairs(view);
+    if (is_negated(plain.get(), view)) view = with_sign(object, name, access);
   } catch (const PythonError&) {
     const std::string why = taken_message();
     require(wrappers_ == Wrappers::possible, op_, ": ", name, " cannot be read: ", why);

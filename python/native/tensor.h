@@ -35,7 +35,9 @@ class Tensors {
   Stream stream() const;
 
  private:
-  View of_exchange(PyObject* object, const DlExchange& api, const char* name, bool is_torch);
+  View of_exchange(PyObject* object, const DlExchange& api, const char* name, Access access, bool is_torch);
+  /// A torch tensor that means the negative of what its memory holds, as memory of its own.
+  View with_sign(PyObject* object, const char* name, Access access);
   View of_old_torch(PyObject* object, const char* name, Access access);
   void refuse_gradient(PyObject* object, const char* name);
   void refuse_tangent(PyObject* object, const char* name);

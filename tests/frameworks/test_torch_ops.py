@@ -203,6 +203,21 @@ def test_torch_jit_trace_records_the_call():
     assert torch.equal(traced(x, w), block(x, w))
 
 
+def test_negated_memory_is_read_as_it_is_meant():
+    z = torch.randn(6, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+    negated = z.conj().imag
+    assert negated.is_neg()
+    for x in (negated[:, :1], negated[:, 1].unsqueeze(-1), negated.t()[:, 2:3], negated[:3, 2].reshape(3, 1)):
+        plain = x.clone()
+        b = torch.tensor([[2.0], [3.0]])
+        assert torch.equal(eitri.gemm(x, b), eitri.gemm(plain, b))
+    out = torch.zeros(6, 4, dtype=torch.complex64).conj().imag[:, :1]
+    with pytest.raises(eitri.InvalidArgument, match="out has its negative bit set"):
+        eitri.gemm(torch.ones(6, 1), torch.ones(1, 1), out=out)
+    with pytest.raises(eitri.InvalidArgument, match="inner stride 1"):
+        eitri.gemm(z.imag, torch.ones(3, 4))
+
+
 def test_typed_tensors_of_integers():
     x = randn(3, 8).bfloat16()
     out = torch.empty_like(x)
