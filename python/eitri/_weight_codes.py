@@ -5,7 +5,7 @@ import typing
 import torch
 
 import eitri
-from eitri.errors import InvalidArgument
+from eitri.errors import InvalidArgument, Unsupported
 
 
 class Quant(typing.NamedTuple):
@@ -69,6 +69,8 @@ def code(weight, quant, gate="none"):
     weight = weight.detach().contiguous()
     if quant.weights == "none":
         return Codes(_packed(weight, gate), None, None)
+    if weight.device.type != "cpu" and not quant._is_plain:
+        raise Unsupported(f"quant is {quant} on {weight.device}; eitri has none, i8 and f8e4m3 there")
     codes, scale, global_scale = quantize(weight, quant)
     if weight.device.type != "cpu":
         return Codes(codes, scale, global_scale)

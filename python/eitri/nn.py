@@ -19,10 +19,11 @@ class _Coded(torch.nn.Module):
                 if buffer is not None and (name.endswith("scale") or buffer.dtype.itemsize == 1)}
         for name, dtype in kept.items():
             self._buffers[name] = self._buffers[name].view(torch.int32 if dtype.itemsize == 4 else torch.uint8)
-        super()._apply(fn, recurse)
-        for name, dtype in kept.items():
-            self._buffers[name] = self._buffers[name].view(dtype)
-        return self
+        try:
+            return super()._apply(fn, recurse)
+        finally:
+            for name, dtype in kept.items():
+                self._buffers[name] = self._buffers[name].view(dtype)
 
 
 class Linear(_Coded):

@@ -247,6 +247,8 @@ def test_refusals_of_quants():
         eitri.nn.Linear(weight, quant="fp7")
     with pytest.raises(InvalidArgument, match="expected weights of"):
         eitri.nn.Linear(weight, quant=eitri.nn.Quant("i5", "per_token"))
+    with pytest.raises(eitri.Unsupported, match="quant is .* on meta; eitri has none, i8 and f8e4m3 there"):
+        eitri.nn.Linear(weight.to("meta"), quant="mxfp8")
 
 
 def test_rmsnorm():
