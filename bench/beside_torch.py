@@ -117,7 +117,7 @@ def child(rounds):
         return (time.perf_counter_ns() - start) / 1e3
 
     with tempfile.TemporaryDirectory() as folder:
-        region = region_call(folder, os.cpu_count())
+        region = region_call(folder, len(os.sched_getaffinity(0)))
         samples = {}
 
         def add(name, value):
@@ -162,7 +162,7 @@ def main():
 
     model = next((line.partition(":")[2].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.machine())
-    report = {"date": datetime.date.today().isoformat(), "processor": f"{model}, {os.cpu_count()} cores", "python": platform.python_version(),
+    report = {"date": datetime.date.today().isoformat(), "processor": f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores", "python": platform.python_version(),
               "torch": torch.__version__, "load_average": [round(x, 2) for x in load], "command": f"bench/beside_torch.py --rounds {options.rounds}",
               "unit": f"us a call, medians of the rounds; load average before: {load[0]:.1f}", "us": us}
     if options.json:

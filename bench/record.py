@@ -31,7 +31,7 @@ def problems(texts):
     return [part for text in texts for part in ("--problem", text)]
 
 
-CPU_SUITES = ("coded", "gemm", "levels", "moe")
+CPU_SUITES = ("coded", "gemm", "levels", "moe", "moe_coded")
 CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
@@ -48,6 +48,7 @@ SUITES = {
     "coded": [["gemm", "bench", "--weights", w, "--vs", "plain", "--n", "4096", "--k", "4096", *how]
               for w in CODES for how in (["--cold", "--m", "1,4,16"], ["--m", "256,1024"])],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
+    "moe_coded": [["moe", "bench", "--weights", w, "--tokens", "1,16"] for w in CODES],
     "levels": [["--isa", isa, "gemm", "bench", "--dtype", d, "--m", "1,16,256"]
                for isa in ("x86_avx512", "x86_avx2", "portable") for d in ("bf16", "i8", "f32", "f16")],
 }

@@ -111,6 +111,13 @@ def test_moe_bench(tiny):
     assert all(row["us"] > 0 and row["vs"] is None for row in rows)
 
 
+@pytest.mark.parametrize("weights", ["i4:per_1x32", "f4e2m1:per_1x16", "f8e4m3:per_tensor"])
+def test_moe_bench_of_codes(tiny, weights):
+    line = answer("moe", "bench", "--model", tiny, "--weights", weights, "--tokens", "2", "--warm", "--budget-ms", 5, "--json")
+    case = json.loads(line)
+    assert f"quant={weights}" in case["case"] and case["us"] > 0
+
+
 def test_gemm_bench(tmp_path):
     arguments = ["gemm", "bench", "--m", "1,3", "--n", "64", "--k", "96", "--budget-ms", 2]
     rows = [json.loads(line) for line in answer(*arguments, "--json", "--vs", "gemm.reference").splitlines()]
@@ -246,6 +253,8 @@ def test_shipped_models_are_found_by_name():
     (["moe", "run", "--layer", "1"], "--checkpoint"),
     (["moe", "bench", "--tokens", "1,x"], "expected positive integers"),
     (["moe", "bench", "--vs", "nonsense"], "library"),
+    (["moe", "bench", "--weights", "i4:nonsense"], "expected DTYPE:QUANT"),
+    (["moe", "bench", "--weights", "i4:per_1x32", "--quant", "int8"], "excludes"),
     (["gemm", "bench", "--n", "5"], "--k"),
     (["gemm", "bench", "--dtype", "i4"], "bf16"),
     (["gemm", "bench", "--vs", "nonsense"], "expected one of library, gemm."),

@@ -13,6 +13,7 @@
 #include "base/view.h"
 #include "checkpoint/moe_layer.h"
 #include "cli/bench_report.h"
+#include "cli/codes.h"
 #include "cli/measure.h"
 #include "ops/gemm/library.h"
 #include "ops/ops.h"
@@ -111,49 +112,13 @@ std::vector<View> packed_ring(const PackArgs& args, size_t count, Arena& arena) 
   return out;
 }
 
-/// Weights of few bits and what shares their scales.
-struct Coding {
-  DType dtype = DType::none;
-  Quant quant = Quant::none;
-};
-Coding parse_weights(const std::string& text) {
-  if (text.empty()) return {};
-  const size_t colon = text.find(':');
-  const auto dtype = dtype_from(text.substr(0, colon));
-  const std::string name = colon == std::string::npos ? "" : text.substr(colon + 1);
-  const auto names = enum_names(Quant::none);
-  const auto found = std::find(names.begin(), names.end(), name);
-  require(dtype.has_value() && is_code(*dtype) && found != names.end() && found != names.begin(), "--weights is '", text,
-          "'; expected DTYPE:QUANT such as i4:per_1x32, f4e2m1:per_1x32, f4e2m1:per_1x16, f8e4m3:per_128x128, i8:per_token");
-  return {*dtype, static_cast<Quant>(found - names.begin())};
-}
-
 /// Random codes and scales of [n, k], packed; scales of rows, tensors and all blocks go into args.
 std::vector<View> packed_codes(const Coding& coding, int64_t n, int64_t k, size_t count, GemmArgs& args, Arena& arena) {
   Arena plain;
-  const View codes = plain.make(coding.dtype, {n, k});
-  auto* bytes = static_cast<uint8_t*>(codes.data);
-  uint64_t seed = 1;
-  for (int64_t i = 0; i < bytes_for(coding.dtype, n * k); ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    bytes[i] = static_cast<uint8_t>(seed >> 56);
-    if (coding.dtype == DType::f8e4m3 && (bytes[i] & 0x7f) == 0x7f) bytes[i] ^= 1;  // no NaN
-  }
-  const auto scales = [&](Arena& where, DType dtype, std::initializer_list<int64_t> shape) {
-    const View view = where.make(dtype, shape);
-    for (int64_t i = 0; i < view.size(); ++i) store_at(view.data, dtype, i, std::exp2(-6 - static_cast<double>(i % 3)));
-    return view;
-  };
-  PackArgs pack{.weights = codes};
-  if (is_block(coding.quant)) {
-    pack.quant = coding.quant;
-    const DType dtype = block_scale_dtype(coding.dtype, coding.quant);
-    require(dtype != DType::none, "--weights: ", coding.dtype, " does not go with ", coding.quant);
-    pack.scale = scales(plain, dtype, {blocks_of(n, block_rows(coding.quant)), blocks_of(k, block_k(coding.quant))});
-  } else {
-    args.b_scale = scales(arena, DType::f32, {coding.quant == Quant::per_tensor ? 1 : n});
-  }
-  if (coding.quant == Quant::per_1x16) args.b_global_scale = scales(arena, DType::f32, {1});
+  const CodedWeight weight = random_codes(coding, 0, n, k, plain, arena);
+  args.b_scale = weight.scale;
+  args.b_global_scale = weight.global_scale;
+  const PackArgs pack{.weights = weight.codes, .quant = is_block(coding.quant) ? coding.quant : Quant::none, .scale = weight.block_scale};
   return packed_ring(pack, count, arena);
 }
 

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/error.h"
 #include "cli/bench_report.h"
+#include "cli/codes.h"
 #include "cli/measure.h"
 #include "cli/moe.h"
 #include "ops/gemm/library.h"
@@ -24,6 +25,7 @@ struct BenchOptions {
   BlockChoice block;
   std::string tokens = "1,16,128,1024";
   std::string vs;
+  std::string weights;  // "i4:per_1x32"; empty: of the block
   bool warm = false, cold = false, json = false;
   double budget_ms = 1500;
 };
@@ -32,11 +34,47 @@ struct BenchOptions {
 struct Ring {
   Arena arena;
   std::vector<MoeWeights> copies;
+  View w1_global_scale, w2_global_scale, shared_w1_global_scale, shared_w2_global_scale;
 };
 
 Ring make_ring(const MoeLayer& layer, PackFormat format, int64_t m_hint, size_t count) {
   Ring ring;
   for (size_t i = 0; i < count; ++i) ring.copies.push_back(pack_weights_of(layer.weights, layer.model.gate, format, m_hint, ring.arena));
+  return ring;
+}
+
+/// Random codes in the shapes of the block's weights, packed.
+Ring make_coded_ring(const MoeLayer& layer, const Coding& coding, size_t count) {
+  Ring ring;
+  const checkpoint::MoeModel& m = layer.model;
+  MoeWeights weights = layer.weights;
+  size_t bytes[4] = {};
+  View* const views[4] = {&weights.w1, &weights.w2, &weights.shared_w1, &weights.shared_w2};
+  const auto pack = [&](int which, int64_t experts, int64_t n, int64_t k, GateLayout gate, View& scale, View& global_scale) {
+    if (n == 0 || k == 0) return;
+    Arena plain;
+    const CodedWeight coded = random_codes(coding, experts, n, k, plain, ring.arena);
+    const PackArgs args{
+        .weights = coded.codes, .gate = gate, .quant = is_block(coding.quant) ? coding.quant : Quant::none, .scale = coded.block_scale};
+    bytes[which] = packed_bytes(args);
+    *views[which] = pack_weights(args, ring.arena.raw(bytes[which]));
+    scale = coded.scale;
+    global_scale = coded.global_scale;
+  };
+  pack(0, m.experts, m.w1_rows(), m.hidden, m.gate, weights.w1_scale, ring.w1_global_scale);
+  pack(1, m.experts, m.hidden, m.inter, GateLayout::none, weights.w2_scale, ring.w2_global_scale);
+  pack(2, 0, m.shared_w1_rows(), m.hidden, m.gate, weights.shared_w1_scale, ring.shared_w1_global_scale);
+  pack(3, 0, m.shared_inter > 0 ? m.hidden : 0, m.shared_inter, GateLayout::none, weights.shared_w2_scale, ring.shared_w2_global_scale);
+  ring.copies.push_back(weights);
+  for (size_t i = 1; i < count; ++i) {
+    for (int which = 0; which < 4; ++which) {
+      if (bytes[which] == 0) continue;
+      std::byte* const copy = ring.arena.raw(bytes[which]);
+      std::memcpy(copy, views[which]->data, bytes[which]);
+      *views[which] = packed_view(copy, bytes[which]);
+    }
+    ring.copies.push_back(weights);
+  }
   return ring;
 }
 
@@ -49,7 +87,8 @@ size_t ring_size(const MoeLayer& layer, DType dtype, bool warm, size_t sides) {
   return std::max<size_t>(1, std::min(wanted, room));
 }
 
-void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& ours, int64_t tokens, BenchReport& report) {
+void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding& weights, const Ring& ours, int64_t tokens,
+                BenchReport& report) {
   Arena arena;
   const View x = arena.make(layer.dtype, {tokens, layer.model.hidden});
   const View out = arena.make(layer.dtype, {tokens, layer.model.hidden});
@@ -60,8 +99,12 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
     routings.push_back(random_routing(layer.model, tokens, options.block.seed * 1000 + static_cast<uint64_t>(i)));
   const auto caller = [&](const Ring& ring) {
     return [&, &copies = ring.copies](int64_t i) {
-      fused_moe(
-          moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out));
+      FusedMoeArgs args =
+          moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out);
+      args.w_quant = weights.quant;
+      args.w1_global_scale = ring.w1_global_scale, args.w2_global_scale = ring.w2_global_scale;
+      args.shared_w1_global_scale = ring.shared_w1_global_scale, args.shared_w2_global_scale = ring.shared_w2_global_scale;
+      fused_moe(args);
     };
   };
 
@@ -92,7 +135,8 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Ring& 
     alternate(sides, options.budget_ms);
   }
   BenchRow row{.op = FusedMoe::name,
-               .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens, options.block.quant),
+               .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens,
+                                   weights.dtype == DType::none ? options.block.quant : options.weights),
                .kernel = step.kernel,
                .us = median(sides[0].us),
                .vs = {},
@@ -112,16 +156,19 @@ int run(const BenchOptions& options) {
   require(options.vs.empty() || library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
   const auto tokens = parse_numbers(options.tokens, "--tokens");
   use_profile();
-  const MoeLayer layer = load_block(options.block, options.vs.empty() ? 2 : 3);
-  const DType dtype = options.block.quant == "int8" ? DType::i8 : DType::bf16;
+  const Coding weights = parse_weights(options.weights);
+  const bool coded = weights.dtype != DType::none;
+  MoeLayer layer = load_block(options.block, options.vs.empty() ? 2 : 3);
+  if (coded) layer.weight_arena = {};
+  const DType dtype = coded ? weights.dtype : options.block.quant == "int8" ? DType::i8 : DType::bf16;
   const size_t copies = ring_size(layer, dtype, options.warm, options.vs.empty() ? 1 : 2);
   Ring ours;
   {
     const Progress progress("packing the weights");
-    ours = make_ring(layer, PackFormat::panel32, 1, copies);
+    ours = coded ? make_coded_ring(layer, weights, copies) : make_ring(layer, PackFormat::panel32, 1, copies);
   }
   BenchReport report(options.json);
-  for (const int64_t count : tokens) bench_case(options, layer, ours, count, report);
+  for (const int64_t count : tokens) bench_case(options, layer, weights, ours, count, report);
   report.finish();
   return kOk;
 }
@@ -133,7 +180,13 @@ void add_moe_bench(CLI::App& moe, Action& action) {
   CLI::App* command = moe.add_subcommand("bench", "Time fused_moe: medians, cold weights, other experts in every call");
   add_block_options(*command, options->block);
   command->add_option("--tokens", options->tokens, "Token counts (default 1,16,128,1024)")->type_name("N,N,...");
-  command->add_option("--vs", options->vs, "Compare with: library (the recipe made of oneDNN matmuls)")->check(CLI::IsMember({"library"}));
+  auto* vs = command->add_option("--vs", options->vs, "Compare with: library (the recipe made of oneDNN matmuls)");
+  vs->check(CLI::IsMember({"library"}));
+  command
+      ->add_option("--weights", options->weights,
+                   "Random weights of few bits in the block's shapes, DTYPE:QUANT (f8e4m3:per_128x128, i4:per_1x32, ...)")
+      ->excludes(vs)
+      ->excludes("--quant");
   auto* warm = command->add_flag("--warm", options->warm, "One copy of the weights, which caches may hold");
   command->add_flag("--cold", options->cold, "A ring of copies of the weights, larger than the caches (the default)")->excludes(warm);
   command->add_option("--budget-ms", options->budget_ms, "Time for each side of a case (default 1500)")->check(CLI::Range(1.0, 600000.0));
