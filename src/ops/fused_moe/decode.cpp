@@ -244,12 +244,12 @@ struct Operand {
 /// Asks for the first lines of a task's weights while another task runs: a kernel prefetches ahead of itself, but at its
 /// start it waits for memory once or twice, which short streams would feel.
 void fetch_ahead(const PanelTask& task) {
-  constexpr int64_t kBytes = 4096;
   if (task.b_row_stride != 0 || task.b == nullptr) return;
+  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                  // not less than kernels fetch ahead
   const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
   const int64_t bytes = task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width);
   const std::byte* at = task.b + task.panel_begin * bytes;
-  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+  for (int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 class Decode {
@@ -384,7 +384,7 @@ class Decode {
   /// out = sum over experts of weight * (h w2): chunks of output columns.
   void stage_2() {
     const int64_t panels = panel_count(p_.hidden, GateLayout::none);
-    const int64_t chunk = chunk_of(panels, 8, max_chunk_2(p_.tokens));
+    const int64_t chunk = chunk_of(panels, 4, max_chunk_2(p_.tokens));
     const int64_t tasks = (panels + chunk - 1) / chunk, stride = chunk * kPanelColumns;
     std::atomic<int64_t> next{0};
     parallel(threads_, [&](int thread, int) {
@@ -483,7 +483,7 @@ template <Target kTarget> Guess decode_guess(const Problem& p, const Device& dev
   const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)),
              w2_panels = static_cast<double>(panel_count(p.hidden, GateLayout::none));
   const double w1_chunks = std::clamp(threads * 16 / experts, w1_panels / static_cast<double>(kMaxChunk1), w1_panels);
-  const double w2_chunks = std::clamp(threads * 8, w2_panels / static_cast<double>(max_chunk_2(p.tokens)), w2_panels);
+  const double w2_chunks = std::clamp(threads * 4, w2_panels / static_cast<double>(max_chunk_2(p.tokens)), w2_panels);
   const double packed = pairs * element * (w1_chunks * static_cast<double>(p.hidden) + w2_chunks * static_cast<double>(p.inter));
   const double added = pairs * static_cast<double>(p.hidden) * 4;
   const double tasks = experts * (w1_chunks + w2_chunks);

@@ -7,20 +7,27 @@
 //     end of a group of k: the sums leave; those of two groups before, times their block scales, are added to scratch.totals
 //     end of the panel: epilogue of its totals (panel_epilogue.h)
 //
-// Codes enter tiles without their block scales, exactly; the scale meets the sum of a group of k, in f32. Groups of 16 (nvfp4) are half a
-// k-step: tiles of 8 rows of weights. For more than 8 rows fp4 codes are scaled on their way into tiles, exactly as well. Tiles have as
-// many rows as A has, so that A stays small.
+// Codes enter tiles without their block scales, exactly; the scale meets the sum of a group of k, in f32. Without block scales the sums stay
+// in tiles for the whole panel. For more than 8 rows fp4 codes are scaled on their way into tiles, exactly as well. Groups of 16 (nvfp4)
+// are half a k-step; up to 4 rows four of them share tiles, up to 8 rows two: A then has 16 rows, each group's k in its own and
+// zeros elsewhere, so that one product and one store serve them all. Otherwise tiles have as many rows as A has, so that A stays small.
+// Fetching: one line to L2 for each line decoded, 8 KiB ahead, tied to it (x86_decode.h), and nothing behind the end of a task.
 // Bound by: memory, when decoding (x86_decode.h has the operations), 32 stores and two tile products of 16 cycles, on a unit of their own,
 // fit into the time that the lines of a k-step take to come: 12 cycles each at 13 GB/s and 2.5 GHz.
-// Measured on one core of a Xeon with AMX (2.5 GHz, 14.8 GB/s from memory), 2026-11-30, n = k = 4096, weights cold, by a loop over these
-// functions as in bench/panel_bench.cpp (`eitri_bench --benchmark_filter='amx/(f8|mxf|i8_|i4|nvf).*/n4096/k4096/m(1|4|16)/cold'`), as a
-// share of plainly reading the same bytes in turn with it, at m = 1, 4, 16: f8 with 128 x 128 scales 0.84, 0.83, 0.75; mxfp8 0.83, 0.80,
-// 0.69; i8 0.84, 0.83, 0.73; i4 in groups of 32 0.82, 0.78, 0.56; mxfp4 0.79, 0.72, 0.60; nvfp4 0.61, 0.59, 0.37 (the AVX-512 row at m = 1:
-// 0.70). What does not overlap for more rows: A from L2, and in short groups the sums of the rows. Two panels in turn for each tile of A and
-// four groups added at a time were slower: they take room in L1.
+// Measured on one core of a Xeon with AMX (2.5 GHz), 2026-11-30, n = k = 4096, weights cold, by a loop over these functions as in
+// bench/panel_bench.cpp (`eitri_bench --benchmark_filter='amx/(f8|mxf|i8_|i4|nvf).*/n4096/k4096/m(1|4|8|16)/cold'`), as a share of
+// plainly reading the same bytes in turn with it while other cores read too (9 to 11 GB/s), at m = 1, 4, 8, 16: f8 1.03, 1.04, 0.99, 0.92;
+// with 128 x 128 scales 1.01, 1.07, 0.97, 0.89; mxfp8 0.94, 0.95, 0.93, 0.81; i8 1.00, 1.02, 0.93, 0.95; i4 in groups of 32 1.01, 0.95, 0.86,
+// 0.68; mxfp4 0.91, 0.86, 0.79, 0.79; nvfp4 0.79, 0.79, 0.63, 0.49 (the AVX-512 row at m = 1: 0.84). Where other cores are quiet and a
+// read gets 13 to 15 GB/s the work weighs more: an earlier form of this with the same fetching, but sums that left every 128 k, had 0.82,
+// 0.80, 0.75, 0.70 with 128 x 128 scales, 0.76, 0.71, 0.65, 0.61 for mxfp4.
+// What does not overlap for more rows: A from L2 (4 ns of a k-step's 75), tile stores (12) and adding (6), for which reading the tiles
+// and their products leave no room: alone these take 16 to 35 ns, and decoding 25 (4 bit) to 45 (8 bit). Tried without gain: 6 and 12
+// k-steps of lead (they take room in L1: 5 to 40 % slower), storing sums one k-step later from a second pair of tiles, slots for groups
+// of 32 (A grows), two panels in turn for each tile of A, high halves of products in place of shifts.
 // Limits: a sum of products that meets its scale afterwards is in f32 before it: activations near 2^120 with scales near 2^-100 give infinity
 // where more rows, whose weights are scaled first, do not.
-// Tiles are stored every 128 k at the least also where nothing is scaled: a tile store that comes later than 700 ns costs 1000 cycles.
+// Tiles are stored every 8 k-steps at the least also where no sums leave: a tile store that comes later than 700 ns costs 1000 cycles.
 #include <cstring>
 
 #include "device/x86/amx.h"
@@ -44,36 +51,52 @@ constexpr int64_t kStepTiles = 2 * kTileBytes;    // a decoded k-step
 constexpr int64_t kRing = 4, kLead = 3;           // k-steps in the ring; decoded so many before they are used
 constexpr int64_t kDelay = 2, kGroups = 4;        // groups between leaving tiles and being added; slots for them
 constexpr int64_t kAhead = 8192;                  // bytes of codes between fetch and use
+constexpr int64_t kStoreSteps = 8;                // k-steps between tile stores where no sums leave
 
-template <int kValue> struct Constant {};
-
-/// Sums of a group of k that have left the tiles.
+/// Sums of a group of k, or of the groups in slots, that have left the tiles.
 struct Group {
-  const std::byte* scales;  // of 32 columns
+  const std::byte* scales;  // of 32 columns, group after group
   int64_t panel;
   bool last;  // of its panel
 };
 
-/// kScalesSums: the sums of a group meet its scales, else the codes in the tiles.
-template <class Kind, bool kScalesSums> void run(const PanelTask& task) {
+/// Row `row` of A in tiles of kSlots groups of 16 k: the k of a group in the rows of its slot, zeros in the others'.
+template <int64_t kSlots> void spread_row(const std::byte* row, int64_t bytes, int64_t steps, std::byte* to) {
+  constexpr int64_t kSlotBytes = kTileBytes / kSlots;
+  for (int64_t step = 0; step < steps; ++step, to += kTileBytes) {
+    const __m512i x = load_bytes(row + step * kStepBytes, bytes - step * kStepBytes);
+    std::byte* const slot = to + 2 * step % kSlots * kSlotBytes;
+    _mm512_store_si512(slot, _mm512_maskz_mov_epi64(0x0f, x));
+    _mm512_store_si512(slot + kSlotBytes, _mm512_maskz_mov_epi64(0xf0, x));
+  }
+}
+
+/// kScalesSums: the sums of a group meet its scales, else the codes in the tiles. kSlots: groups of 16 k that share tiles; 1: none.
+template <class Kind, bool kScalesSums, int64_t kSlots = 1> void run(const PanelTask& task) {
   constexpr PanelCodes kCodes = Kind::kPanel;
-  constexpr bool kHalves = kScalesSums && kCodes.group == 16;  // tile products of half a k-step
-  constexpr int64_t kGroupSteps = (kScalesSums && !kHalves ? kCodes.group : kHalves ? kDecodedSteps : kSpan) / kDecodedSteps;
+  constexpr int64_t kLeaveSteps = !kScalesSums ? 0 : kSlots * kCodes.group / kDecodedSteps;  // 0: at the end of the panel
+  static_assert(!kScalesSums || kLeaveSteps > 0);
   using Tiled = Tiles<Kind, Kind::kScaled && !kScalesSums>;
   const Codes<Kind::kCode> decoder;
   const int64_t steps = (task.k + kDecodedSteps - 1) / kDecodedSteps, panels = task.panel_end - task.panel_begin;
   const int64_t panel_stride = coded_panel_bytes(kCodes, task.k);
-  const int64_t a_step = task.m * kStepBytes;
+  const int64_t rows = kSlots > 1 ? 16 : task.m;  // of tiles
+  const int64_t a_step = rows * kStepBytes;
 
   std::byte* const ring = task.scratch;
   std::byte* const group_sums = ring + kRing * kStepTiles;
   std::byte* const totals = group_sums + kGroups * kSumsBytes;
   std::byte* const a_tiles = totals + kSumsBytes;
+  if constexpr (kSlots > 1) std::memset(a_tiles, 0, static_cast<size_t>(steps * a_step));
   for (int64_t r = 0; r < task.m; ++r) {
     const int64_t source = task.row_index != nullptr ? task.row_index[r] & task.row_mask : r;
     const std::byte* const row = task.a + source * task.a_stride;
-    for (int64_t step = 0; step < steps; ++step)
-      _mm512_store_si512(a_tiles + step * a_step + r * 64, load_bytes(row + step * kStepBytes, task.k * 2 - step * kStepBytes));
+    if constexpr (kSlots > 1) {
+      spread_row<kSlots>(row, task.k * 2, steps, a_tiles + r * kStepBytes);
+    } else {
+      for (int64_t step = 0; step < steps; ++step)
+        _mm512_store_si512(a_tiles + step * a_step + r * kStepBytes, load_bytes(row + step * kStepBytes, task.k * 2 - step * kStepBytes));
+    }
   }
   std::memset(totals, 0, static_cast<size_t>(task.m * kRowBytes));
 
@@ -82,17 +105,26 @@ template <class Kind, bool kScalesSums> void run(const PanelTask& task) {
   const auto add_group = [&] {
     const Group& group = groups[added % kGroups];
     const std::byte* const sums = group_sums + added++ % kGroups * kSumsBytes;
-    __m512 scale[2];
-    if constexpr (kScalesSums) {
-      scale[0] = scales_at(kCodes.scale, group.scales);
-      scale[1] = scales_at(kCodes.scale, group.scales + 16 * kCodes.scale_width());
+    if constexpr (!kScalesSums) {
+      finish_rows<Sums::f32>(task, group.panel, sums, kRowBytes, 0, task.m);
+      return;
+    }
+    __m512 scale[kSlots][2];
+#pragma GCC unroll 4
+    for (int64_t slot = 0; slot < kSlots; ++slot) {
+      const std::byte* const at = group.scales + slot * kPanelColumns * kCodes.scale_width();
+      scale[slot][0] = scales_at(kCodes.scale, at);
+      scale[slot][1] = scales_at(kCodes.scale, at + 16 * kCodes.scale_width());
     }
     for (int64_t r = 0; r < task.m; ++r) {
 #pragma GCC unroll 2
       for (int tile = 0; tile < 2; ++tile) {
         const int64_t at = r * kRowBytes + tile * 64;
-        const __m512 sum = _mm512_load_ps(sums + at), before = _mm512_load_ps(totals + at);
-        _mm512_store_ps(totals + at, kScalesSums ? _mm512_fmadd_ps(scale[tile], sum, before) : _mm512_add_ps(sum, before));
+        __m512 total = _mm512_load_ps(totals + at);
+#pragma GCC unroll 4
+        for (int64_t slot = 0; slot < kSlots; ++slot)
+          total = _mm512_fmadd_ps(scale[slot][tile], _mm512_load_ps(sums + slot * (kSumsBytes / kSlots) + at), total);
+        _mm512_store_ps(totals + at, total);
       }
     }
     if (!group.last) return;
@@ -104,8 +136,11 @@ template <class Kind, bool kScalesSums> void run(const PanelTask& task) {
   const std::byte* panel = task.b + task.panel_begin * panel_stride;
   int64_t step = 0, decoded = 0;
   const int64_t all = steps * panels;
+  constexpr int64_t kStepsAhead = kAhead / (span_bytes(kCodes) / (kSpan / kDecodedSteps));
   const auto decode = [&](int64_t tile) {
-    if (decoded < all) unpack_tile<Tiled>(decoder, panel, step, tile, kAhead, ring + decoded % kRing * kStepTiles + tile * kTileBytes);
+    // What lies behind the task is not fetched: short tasks would read much more than their share.
+    const int64_t ahead = decoded + kStepsAhead < all ? kAhead : 0;
+    if (decoded < all) unpack_tile<Tiled>(decoder, panel, step, tile, ahead, ring + decoded % kRing * kStepTiles + tile * kTileBytes);
   };
   const auto advance = [&] {
     ++decoded;
@@ -113,61 +148,53 @@ template <class Kind, bool kScalesSums> void run(const PanelTask& task) {
   };
   for (; decoded < kLead; advance()) decode(0), decode(1);
 
-  tiles::configure(task.m, kHalves ? 8 : 16);
+  tiles::configure(rows);
   tiles::zero<0>();
   tiles::zero<1>();
-  tiles::zero<2>();
-  tiles::zero<3>();
-  // Sums in tiles kC and kC + 1 leave.
-  const auto leave = [&]<int kC>(Constant<kC>, const std::byte* scales, int64_t p, bool last) {
-    std::byte* const sums = group_sums + stored % kGroups * kSumsBytes;
-    tiles::store<kC>(sums, kRowBytes);
-    tiles::zero<kC>();
-    tiles::store<kC + 1>(sums + 64, kRowBytes);
-    tiles::zero<kC + 1>();
-    groups[stored++ % kGroups] = {scales, p, last};
-    if (stored > kDelay) add_group();
-  };
   int64_t used = 0;
   for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
     for (int64_t s = 0; s < steps; ++s, ++used) {
       const std::byte *const a = a_tiles + s * a_step, *const b = ring + used % kRing * kStepTiles;
-      const bool last = s + 1 == steps;
-      const std::byte* scales = nullptr;
-      if constexpr (kScalesSums) scales = task.b + p * panel_stride + coded_scale_offset(kCodes, s);
-      tiles::load<4>(a, 64);
-      tiles::load<6>(b, 64);
+      tiles::load<4>(a, kStepBytes);
+      tiles::load<6>(b, kStepBytes);
       tiles::dpbf16ps<0, 4, 6>();
       decode(0);
-      tiles::load<7>(b + kTileBytes, 64);
+      tiles::load<7>(b + kTileBytes, kStepBytes);
       tiles::dpbf16ps<1, 4, 7>();
-      if constexpr (kHalves) {
-        tiles::load<5>(a + 32, 64);
-        tiles::load<6>(b + 512, 64);
-        tiles::dpbf16ps<2, 5, 6>();
-        leave(Constant<0>{}, scales, p, false);
-        decode(1);
-        tiles::load<7>(b + kTileBytes + 512, 64);
-        tiles::dpbf16ps<3, 5, 7>();
-        leave(Constant<2>{}, scales + kPanelColumns * kCodes.scale_width(), p, last);
-      } else {
-        decode(1);
-        if (last || (s + 1) % kGroupSteps == 0) leave(Constant<0>{}, scales, p, last);
-      }
+      decode(1);
       advance();
+      const bool last = s + 1 == steps;
+      if (last || (kScalesSums && (s + 1) % kLeaveSteps == 0)) {
+        std::byte* const sums = group_sums + stored % kGroups * kSumsBytes;
+        tiles::store<0>(sums, kRowBytes);
+        tiles::zero<0>();
+        tiles::store<1>(sums + 64, kRowBytes);
+        tiles::zero<1>();
+        const int64_t first = kScalesSums ? s - s % kLeaveSteps : 0;
+        groups[stored++ % kGroups] = {kScalesSums ? task.b + p * panel_stride + coded_scale_offset(kCodes, first) : nullptr, p, last};
+        if (stored > kDelay) add_group();
+      } else if (!kScalesSums && s % kStoreSteps == 0) {
+        tiles::store<4>(totals, 0);  // to one line, which nothing reads
+      }
     }
   }
   tiles::release();
   while (added < stored) add_group();
 }
 
-/// Of fp4 codes the scales cost less than the sums of more than a few rows.
 template <class Kind> void run_kind(const PanelTask& task) {
-  constexpr int64_t kRowsOfSums = 8;
-  if constexpr (Kind::kCode == DType::f4e2m1) {
-    if (task.m > kRowsOfSums) return run<Kind, false>(task);
+  if constexpr (Kind::kPanel.group == 16) {
+    if (task.m <= 4) return run<Kind, true, 4>(task);
+    if (task.m <= 8) return run<Kind, true, 2>(task);
+    run<Kind, false>(task);
+  } else {
+    // Of fp4 codes the scales cost less than the sums of more than a few rows.
+    constexpr int64_t kRowsOfSums = 8;
+    if constexpr (Kind::kCode == DType::f4e2m1) {
+      if (task.m > kRowsOfSums) return run<Kind, false>(task);
+    }
+    run<Kind, Kind::kScaled>(task);
   }
-  run<Kind, Kind::kScaled>(task);
 }
 
 }  // namespace

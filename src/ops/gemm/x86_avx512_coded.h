@@ -37,8 +37,9 @@ template <class Kind> static void decode_f32(const std::byte* panel, int64_t ste
 // k apart, which is enough chains for one row; their block scale meets them once, not every code.
 inline constexpr int kStreamRows = 3;
 
-/// kRows rows x 32 columns over all of k. a: [k][row].
-template <class Kind, int kRows> static void stream(const std::byte* panel, int64_t steps, const float* a, std::byte* sums) {
+/// kRows rows x 32 columns over all of k. a: [k][row]. What lies kCodesAhead bytes behind is fetched, but not behind `left` bytes.
+template <class Kind, int kRows> static void stream(const std::byte* panel, int64_t steps, int64_t left, const float* a, std::byte* sums) {
+  const int64_t fetching = (left - kCodesAhead) / (span_bytes(Kind::kPanel) / (kSpan / kDecodedSteps));  // k-steps
   __m512 total[kRows][2];
   for (int r = 0; r < kRows; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
   for (int64_t step = 0; step < steps; ++step, a += kDecodedSteps * kRows) {
@@ -55,7 +56,7 @@ template <class Kind, int kRows> static void stream(const std::byte* panel, int6
           else total[r][tile] = _mm512_add_ps(sum, total[r][tile]);
         }
       };
-      decode_values<Kind>(panel, step, tile, kCodesAhead, [&](int k, __m512 value) {
+      decode_values<Kind>(panel, step, tile, step < fetching ? kCodesAhead : 0, [&](int k, __m512 value) {
         if (Kind::kPanel.group == 16 && k == 16) {
           finish(0);
           for (int r = 0; r < kRows; ++r) part[r][0] = part[r][1] = _mm512_setzero_ps();
@@ -70,7 +71,7 @@ template <class Kind, int kRows> static void stream(const std::byte* panel, int6
     for (int tile = 0; tile < 2; ++tile) _mm512_store_ps(sums + r * kRowBytes + tile * 64, total[r][tile]);
 }
 
-using StreamFn = void (*)(const std::byte* panel, int64_t steps, const float* a, std::byte* sums);
+using StreamFn = void (*)(const std::byte* panel, int64_t steps, int64_t left, const float* a, std::byte* sums);
 static inline StreamFn stream_of(const PanelCodes& codes, int64_t rows) {
   return with_format(codes, [&]<class Kind>(Kind) -> StreamFn {
     constexpr StreamFn kByRows[kStreamRows] = {stream<Kind, 1>, stream<Kind, 2>, stream<Kind, 3>};
@@ -87,7 +88,8 @@ template <class Unit> static void run_stream(const PanelTask& task, int64_t step
   pack_group<Unit>(task, 0, task.m, 0, steps * kUnits, a);
   const StreamFn function = stream_of(task.codes, task.m);
   for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
-    function(task.b + panel * panel_stride, steps, reinterpret_cast<const float*>(a), sums);
+    const int64_t left = (task.panel_end - panel) * panel_stride;
+    function(task.b + panel * panel_stride, steps, left, reinterpret_cast<const float*>(a), sums);
     finish_rows<Sums::f32>(task, panel, sums, kRowBytes, 0, task.m);
   }
 }
