@@ -93,7 +93,7 @@ def commit():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eitri", default=str(ROOT / "build/bin/eitri"), help="the command (default build/bin/eitri)")
-    parser.add_argument("--suite", action="append", choices=sorted([*SUITES, *tune_suite.ROUNDS]), help="default: those of the CPU; may be repeated")
+    parser.add_argument("--suite", action="append", choices=sorted([*SUITES, *tune_suite.DEVICE]), help="default: those of the CPU; may be repeated")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--budget-ms", default="200", help="time for each side of a case (default 200)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="tune_*: no problem is begun later; each operator has its part")
@@ -119,7 +119,7 @@ def main():
         "runs": [],
     }
     for suite in options.suite or CPU_SUITES:
-        if suite in tune_suite.ROUNDS:
+        if suite in tune_suite.DEVICE:
             runs = tune_suite.run(suite, str(pathlib.Path(options.eitri).resolve()), options.threads, options.seconds, options.subset)
             result["runs"] += runs
             print(tune_suite.table(runs))

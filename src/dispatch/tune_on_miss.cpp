@@ -176,15 +176,50 @@ Process start(const std::vector<std::string>& argv, const std::string& log) {
   fail(Code::io_error, str("EITRI_TUNE: ", argv[0], " cannot be started: ", std::generic_category().message(error)));
 }
 
+/// Where the program handles SIGINT itself (Python does), the signal reaches its handler and is seen here as well: who waits for a tuner
+/// must be able to stop. Where it has no handler it ends, and the tuner with it.
+class Interrupt {
+ public:
+  Interrupt() {
+    struct sigaction ours = {};
+    if (::sigaction(SIGINT, nullptr, &before_) != 0) return;
+    if ((before_.sa_flags & SA_SIGINFO) == 0 && (before_.sa_handler == SIG_DFL || before_.sa_handler == SIG_IGN)) return;
+    seen_ = 0;
+    theirs_ = before_;
+    ours.sa_sigaction = [](int number, siginfo_t* info, void* context) {
+      seen_ = 1;
+      if ((theirs_.sa_flags & SA_SIGINFO) != 0) theirs_.sa_sigaction(number, info, context);
+      else theirs_.sa_handler(number);
+    };
+    ours.sa_flags = (before_.sa_flags & (SA_ONSTACK | SA_RESTART)) | SA_SIGINFO;
+    ours.sa_mask = before_.sa_mask;
+    installed_ = ::sigaction(SIGINT, &ours, nullptr) == 0;
+  }
+  ~Interrupt() {
+    if (installed_) ::sigaction(SIGINT, &before_, nullptr);
+  }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+  bool seen() const { return installed_ && seen_ != 0; }
+
+ private:
+  struct sigaction before_ = {};
+  bool installed_ = false;
+  inline static volatile sig_atomic_t seen_ = 0;  // one waits at a time
+  inline static struct sigaction theirs_ = {};
+};
+
 /// Waits for its end, at most so long; then it is killed. "" or what went wrong, with the last line that it printed.
 std::string finish(Process& process, double limit_s) {
+  const Interrupt interrupt;
   const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   std::string printed;
-  for (bool open = true; open;) {
+  for (bool open = true; open && !interrupt.seen();) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
     struct pollfd wait = {.fd = process.output, .events = POLLIN, .revents = 0};
-    const int ready = left <= 0 ? 0 : ::poll(&wait, 1, static_cast<int>(left));
-    if (ready < 0 && errno == EINTR) continue;
+    constexpr long kLook = 100;  // ms: another thread may get the signal
+    const int ready = left <= 0 ? 0 : ::poll(&wait, 1, static_cast<int>(std::min<long>(left, kLook)));
+    if ((ready < 0 && errno == EINTR) || (ready == 0 && left > kLook)) continue;
     char chunk[4096];
     const ssize_t n = ready > 0 ? ::read(process.output, chunk, sizeof chunk) : 0;
     if (n < 0 && errno == EINTR) continue;
@@ -193,13 +228,15 @@ std::string finish(Process& process, double limit_s) {
     open = n > 0;
   }
   const bool late = Clock::now() >= limit;
-  if (late) ::kill(-process.pid, SIGKILL);
+  const bool interrupted = interrupt.seen();
+  if (late || interrupted) ::kill(-process.pid, SIGKILL);
   int status = 0;
   pid_t got = 0;
   while ((got = ::waitpid(process.pid, &status, 0)) < 0 && errno == EINTR) {
   }
   ::close(process.input);
   ::close(process.output);
+  if (interrupted) return "it was interrupted";
   if (late) return str("it took longer than ", limit_s, " s and was killed");
   // Where the program ignores or reaps its children itself there is no status; the rows tell.
   if (got < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return {};
@@ -274,6 +311,7 @@ bool block(State& s, std::string_view op, const Device& device, const std::strin
   argv.insert(argv.end(), {std::string(op), "--problem", problem, "--device", device_text(device), "--out", folder, "--budget",
                            str(budget_s, "s"), "--again"});
   const auto begin = Clock::now();
+  argv.insert(std::ranges::find(argv, "tune") + 1, "--attached");  // it ends with us
   Process process = start(argv, {});
   s.tried.insert(name);  // not when it cannot be started: then every call says so
   const std::string wrong = finish(process, budget_s + kGrace);

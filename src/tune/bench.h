@@ -1,7 +1,7 @@
-// One problem on one device inside a worker process: checks candidates against the reference, and times them.
+// One problem on one device inside a worker process: checks candidates against the reference, and has them timed.
 #pragma once
 
-#include <map>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +10,7 @@
 #include "backend/cpu/available_memory.h"
 #include "backend/gpu.h"
 #include "tune/bench_call.h"
+#include "tune/sampler.h"
 #include "tune/tuned_op.h"
 
 namespace eitri::tune {
@@ -23,22 +24,25 @@ template <Operator Op> class Bench {
       : device_(device),
         options_(options),
         problem_(parse_problem<Problem>(Op::name, text)),
-        judged_(with_fewer_rows<Op>(problem_, options.most_flops)) {
+        judged_(with_fewer_rows<Op>(problem_, options.most_flops)),
+        sampler_(problem_, device) {
     if (device.is_gpu()) {
       context_.emplace(device);
       stream_.emplace(device);
     }
   }
 
-  void prepare() {
+  /// Whether the problem is judged with fewer rows.
+  bool prepare() {
     for (size_t i = 0; i < 2; ++i) variant(i);
+    return !(judged_ == problem_);
   }
 
-  Checked check(const std::string& kernel, const std::string& config, int repeats) {
+  Checked check(const std::string& kernel, const std::string& config, int repeats, double most_us) {
     Checked out;
     poison_workspace(true);
     try {
-      out = checked(kernel, config, repeats);
+      out = checked(kernel, config, repeats, most_us);
     } catch (const Error& error) {
       out.wrong = error.what();
       out.here_only = error.code() == Code::out_of_memory || error.code() == Code::unsupported;
@@ -49,30 +53,19 @@ template <Operator Op> class Bench {
       out.wrong = error.what();
     }
     poison_workspace(false);
+    if (out.us > 0) sampler_.expect(kernel + " " + config, out.us);
     return out;
   }
 
-  /// Sets of tensors that calls take in turn, so that no cache holds them: by what a call reads, within what memory and patience allow.
-  /// A call that reads little of its tensors (a few of many experts) may find some of it in a large cache.
+  /// The tensors that time() goes round.
   void make_ring() {
-    if (!ring_.empty()) return;
-    const double bytes = std::max(1.0, Op::cost(problem_).bytes);
-    const double wanted = device_.is_gpu() ? 256e6 : std::max(64e6, 3.0 * static_cast<double>(device_.l3_bytes));
-    const double room = static_cast<double>(available_memory()) / 2;
-    const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
-    double made = 0;
-    for (size_t i = 0; i < sets && (i == 0 || made * (1 + 1.0 / static_cast<double>(i)) <= std::max(wanted, kRingBytes)); ++i) {
-      ring_.push_back(
-          std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = i + 1, .poison = false, .skew = i % 2 == 0 ? kSkew : 0}));
-      ring_.back()->upload(stream());
-      for (const auto& range : ring_.back()->maker().ranges()) made += static_cast<double>(range.bytes);
-    }
+    // The first of the judged sets has the same numbers.
+    sampler_.make_ring(judged_ == problem_ ? variants_[0].call.get() : whole_.get(), stream());
   }
-
   double time(const std::string& kernel, const std::string& config, double sample_us) {
     const Route<Op> route = route_of(kernel, config, problem_);
     make_ring();
-    return device_.is_gpu() ? time_on_gpu(route, kernel + " " + config, sample_us) : time_on_cpu(route, kernel + " " + config, sample_us);
+    return sampler_.time(route, kernel + " " + config, sample_us, stream());
   }
 
  private:
@@ -104,11 +97,27 @@ template <Operator Op> class Bench {
   void launch(const Route<Op>& route, const Args& args, const Problem& problem) const {
     eitri::detail::launch_unchecked<Op>(route, args, problem, stream());
   }
-  /// One call on tensors that were made on the host and are there again afterwards.
-  void run(const Route<Op>& route, Call<Op>& call, const Problem& problem) const {
-    call.upload(stream());
+  /// One call on tensors whose outputs were made on the host and are there again afterwards. Its microseconds.
+  double run(const Route<Op>& route, Call<Op>& call, const Problem& problem) const {
+    call.upload_outputs(stream());
+    if (device_.is_gpu()) gpu::synchronize(stream());
+    const auto start = std::chrono::steady_clock::now();
     launch(route, call.args(), problem);
-    call.download(stream());
+    if (device_.is_gpu()) gpu::synchronize(stream());
+    const double us = us_since(start);
+    call.download_outputs(stream());
+    return us;
+  }
+  /// The first call of a candidate on these tensors, and a second one if it is slow. Whether it is.
+  bool is_slow(const Route<Op>& route, Call<Op>& call, const Problem& problem, double most_us, Checked& out) const {
+    call.maker().poison_outputs();
+    out.us = run(route, call, problem);
+    if (most_us <= 0 || out.us <= most_us) return false;
+    out.us = std::min(out.us, run(route, call, problem));
+    if (out.us <= most_us) return false;
+    call.download_inputs(stream());
+    out.wrong = call.maker().damage();
+    return out.slow = true;
   }
 
   /// Tensors and oracle of one of the two variants, shared by all candidates.
@@ -123,16 +132,17 @@ template <Operator Op> class Bench {
         judged_, device_, MakerOptions{.seed = i + 1, .guards = true, .strided = i == 1, .poison = true, .skew = i == 1 ? kSkew : 0});
     v.call->maker().seal();
     Op::reference(v.call->host(), &v.oracle);
+    v.call->upload_inputs(stream());
     return v;
   }
 
-  /// "" or what is wrong with the outputs of the variant's call, and with the memory around them.
+  /// "" or what is wrong with the outputs of the variant's call.
   std::string judge_all(const Kernel<Op>& kernel, const Variant& v, Checked& out) const {
     const auto outputs = Op::outputs(v.call->host());
     const auto tolerance = tolerance_of(kernel, judged_);
     for (size_t i = 0; i < outputs.size(); ++i)
       if (std::string wrong = judged(outputs[i], v.oracle[i], tolerance[i], out); !wrong.empty()) return wrong;
-    return v.call->maker().damage();
+    return {};
   }
   static std::string judged(const Output& output, const Expected& expected, const Tolerance& tolerance, Checked& out) {
     const Verdict verdict = judge(output.view, expected, tolerance, output.name);
@@ -150,8 +160,13 @@ template <Operator Op> class Bench {
   }
   static bool has_open(const Expected& expected) { return std::find(expected.any.begin(), expected.any.end(), true) != expected.any.end(); }
 
-  Checked checked(const std::string& name, const std::string& config, int repeats) {
+  Checked checked(const std::string& name, const std::string& config, int repeats, double most_us) {
     Checked out;
+    const bool has_whole = !(judged_ == problem_);
+    if (has_whole) {
+      check_whole(name, config, most_us, out);
+      if (out.slow || !out.wrong.empty()) return out;
+    }
     // Right on two sets of data, dense and strided; the same bits again and again where the kernel claims so.
     for (size_t i = 0; i < 2; ++i) {
       Variant& v = variant(i);
@@ -161,110 +176,97 @@ template <Operator Op> class Bench {
       std::vector<std::vector<std::byte>> first;
       double spent_us = 0;
       for (int n = 0; n < calls && (n < 4 || spent_us < 1e6); ++n) {
-        v.call->maker().poison_outputs();
-        const auto start = std::chrono::steady_clock::now();
-        run(route, *v.call, judged_);
-        out.us = us_since(start);
-        spent_us += out.us;
+        if (n == 0 && i == 0 && !has_whole) {
+          if (is_slow(route, *v.call, judged_, most_us, out)) return out;
+        } else {
+          v.call->maker().poison_outputs();
+          const double us = run(route, *v.call, judged_);
+          if (i == 0 && !has_whole) out.us = std::min(out.us, us);
+          spent_us += us;
+        }
+        // The same bits as the first time are as right as they were.
+        if (n > 0 && same_bits && bits(v.call->host()) == first) continue;
+        if (n > 0 && same_bits) {  // an input may have changed
+          v.call->download_inputs(stream());
+          if (out.wrong = v.call->maker().damage(); !out.wrong.empty()) return out;
+        }
         if (out.wrong = judge_all(*route.kernel, v, out); !out.wrong.empty()) return out;
         if (!same_bits) continue;
-        auto now = bits(v.call->host());
-        if (n == 0) first = std::move(now);
-        else if (now != first) {
+        if (n > 0) {
           out.wrong = str("claims to be repeatable, but call ", n + 1, " has other bits");
           return out;
         }
+        first = bits(v.call->host());
       }
+      v.call->download_inputs(stream());
+      if (out.wrong = v.call->maker().damage(); !out.wrong.empty()) return out;
     }
-    if (!(judged_ == problem_)) check_whole(name, config, out);
+    if (has_whole && right_bits_.empty()) {
+      right_bits_ = bits(whole_->host());
+      right_name_ = config.empty() ? name : str(name, " ", config);
+      right_tolerance_ = tolerance_of(*route_of(name, config, problem_).kernel, problem_);
+    }
     return out;
   }
 
-  /// The whole problem, where its reference would take too long: no canary touched, every element written, and the first rows those
-  /// of the smaller problem where the op's rows stand alone.
-  void check_whole(const std::string& name, const std::string& config, Checked& out) {
+  /// The whole problem, where its reference would take too long: no canary touched, every element written, the first rows those of the
+  /// smaller problem where the op's rows stand alone, and everywhere about what the first candidate gave that was right.
+  void check_whole(const std::string& name, const std::string& config, double most_us, Checked& out) {
     if (whole_ == nullptr) {
       whole_ = std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true});
       whole_->maker().seal();
+      whole_->upload_inputs(stream());
     }
     const Route<Op> route = route_of(name, config, problem_);
-    whole_->maker().poison_outputs();
-    const auto start = std::chrono::steady_clock::now();
-    run(route, *whole_, problem_);
-    out.us = us_since(start);
+    if (is_slow(route, *whole_, problem_, most_us, out)) return;
+    whole_->download_inputs(stream());
     if (out.wrong = whole_->maker().damage(); !out.wrong.empty()) return;
     const Variant& v = variant(0);
-    auto outputs = Op::outputs(whole_->host());
+    const auto outputs = Op::outputs(whole_->host());
     const auto small = Op::outputs(v.call->host());
     const auto tolerance = tolerance_of(*route.kernel, problem_);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (has_open(v.oracle[i])) continue;
-      if (out.wrong = first_nan(outputs[i]); !out.wrong.empty()) return;
       if constexpr (kFirstRowsStand<Op>) {
-        View& view = outputs[i].view;
-        view.shape[0] = small[i].view.shape[0];
-        if (!std::equal(view.shape, view.shape + view.rank, small[i].view.shape)) continue;  // rows are not the first extent (a batch)
-        if (out.wrong = judged(outputs[i], v.oracle[i], tolerance[i], out); !out.wrong.empty()) {
-          out.wrong = "at the whole problem: " + out.wrong;
-          return;
+        Output rows = outputs[i];
+        rows.view.shape[0] = small[i].view.shape[0];  // rows may not be the first extent (a batch)
+        if (std::equal(rows.view.shape, rows.view.shape + rows.view.rank, small[i].view.shape)) {
+          if (out.wrong = judged(rows, v.oracle[i], tolerance[i], out); !out.wrong.empty())
+            out.wrong = "at the whole problem: " + out.wrong;
+          if (!out.wrong.empty()) return;
         }
       }
+      if (out.wrong = first_other(outputs[i], i, v.oracle[i], tolerance[i]); !out.wrong.empty()) return;
     }
   }
-  /// Outputs start as NaN, and inputs are finite: what is NaN was not written, or is wrong.
-  static std::string first_nan(const Output& output) {
+  /// The first element that is NaN, or farther from the first right candidate's than both may be from the truth. The sums behind elements that
+  /// nobody judged are taken to be at most 4 times the largest of the judged ones: rows of the same random data.
+  std::string first_other(const Output& output, size_t index, const Expected& judged, const Tolerance& tolerance) const {
     const View& view = output.view;
-    if (!is_float(view.dtype) || view.rank == 0) return {};
-    const int64_t length = view.shape[view.rank - 1], rows = length == 0 ? 0 : view.size() / length;
-    for (int64_t r = 0; r < rows; ++r)  // outputs without gaps
-      for (int64_t c = 0; c < length; ++c)
-        if (std::isnan(load_at(view.data, view.dtype, r * length + c))) return str(output.name, " row ", r, " column ", c, " is NaN");
-    return {};
+    constexpr size_t kEnough = 8;  // judged elements, to know how large sums are
+    if (right_bits_.empty() || judged.bound.size() < kEnough || !is_float(view.dtype)) return first_nan(output);
+    const double bound = 4 * *std::max_element(judged.bound.begin(), judged.bound.end());
+    const Tolerance& other = right_tolerance_[index];
+    const double fixed = tolerance.absolute + other.absolute + (tolerance.bound_eps + other.bound_eps) * bound;
+    const double relative = tolerance.relative + other.relative;
+    const std::byte* const right = right_bits_[index].data();
+    const int64_t size = view.size();  // outputs without gaps
+    std::atomic<int64_t> first = size;
+    parallel(size < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
+      const Span mine = split(size, thread, threads, 64);
+      for (int64_t e = mine.begin; e < mine.end && e < first.load(std::memory_order_relaxed); ++e) {
+        const double got = load_at(view.data, view.dtype, e), want = load_at(right, view.dtype, e);
+        if (got == want || std::fabs(got - want) <= fixed + relative * std::max(std::fabs(got), std::fabs(want))) continue;
+        for (int64_t known = first; e < known && !first.compare_exchange_weak(known, e);) {
+        }
+      }
+    });
+    if (first == size) return {};
+    const int64_t length = view.shape[view.rank - 1];
+    const double got = load_at(view.data, view.dtype, first);
+    return str("at the whole problem: ", output.name, " row ", first / length, " column ", first % length, " is ",
+               std::isnan(got) ? "NaN" : str(got), "; ", load_at(right, view.dtype, first), " by ", right_name_);
   }
-
-  /// Calls of a sample: where tokens have experts, each has as many skewed sets as balanced ones.
-  int64_t whole_pairs(int64_t calls) const {
-    bool routed = false;
-    problem_.fields([&](const char* name, const auto&, Match = Match::exact) { routed = routed || name == std::string_view("experts"); });
-    return routed && ring_.size() > 1 ? calls + calls % 2 : calls;
-  }
-
-  double time_on_cpu(const Route<Op>& route, const std::string& name, double sample_us) {
-    const auto calls = [&](int64_t n) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int64_t i = 0; i < n; ++i) launch(route, ring_[next_++ % ring_.size()]->args(), problem_);
-      return us_since(start) / static_cast<double>(n);
-    };
-    double& expected = expected_us_[name];
-    if (expected == 0) expected = calls(1);
-    const int64_t n = whole_pairs(std::clamp<int64_t>(static_cast<int64_t>(sample_us / std::max(expected, 0.1)), 1, 2000));
-    if (n >= 4) calls(1);  // its code and its threads come back
-    return expected = calls(n);
-  }
-
-  double time_on_gpu(const Route<Op>& route, const std::string& name, double sample_us) {
-    gpu::Event start(device_), stop(device_);
-    const auto timed = [&](auto&& body, int64_t n) {
-      start.record(stream());
-      body();
-      stop.record(stream());
-      stop.wait();
-      return stop.us_since(start) / static_cast<double>(n);
-    };
-    const auto calls = [&](int64_t n) {
-      for (int64_t i = 0; i < n; ++i) launch(route, ring_[next_++ % ring_.size()]->args(), problem_);
-    };
-    Replay& replay = replays_[name];
-    if (replay.graph == nullptr) {
-      calls(1);
-      const double us = timed([&] { calls(4); }, 4);
-      replay.calls = whole_pairs(std::clamp<int64_t>(static_cast<int64_t>(2 * sample_us / std::max(us, 1.0)), 4, 2000));
-      replay.graph = std::make_unique<gpu::Graph>(device_, stream(), [&] { calls(replay.calls); });
-      replay.graph->launch(stream());
-    }
-    return timed([&] { replay.graph->launch(stream()); }, replay.calls);
-  }
-
   const Device& device_;
   const CheckOptions options_;
   const Problem problem_, judged_;  // judged_: the largest that the reference is asked for
@@ -272,27 +274,23 @@ template <Operator Op> class Bench {
   std::optional<gpu::OwnedStream> stream_;
   Variant variants_[2];
   std::unique_ptr<Call<Op>> whole_;
-  std::vector<std::unique_ptr<Call<Op>>> ring_;
-  size_t next_ = 0;
-  std::map<std::string, double> expected_us_;
-  struct Replay {
-    std::unique_ptr<gpu::Graph> graph;
-    int64_t calls = 0;
-  };
-  std::map<std::string, Replay> replays_;
+  std::vector<std::vector<std::byte>> right_bits_;  // of the whole problem, by the first candidate that was right
+  std::string right_name_;
+  std::vector<Tolerance> right_tolerance_;
+  Sampler<Op> sampler_;
 };
 
 template <Operator Op> Subject subject_of(std::string_view text, const Device& device, const CheckOptions& options) {
   auto bench = std::make_shared<Bench<Op>>(text, device, options);
-  return {
-      .prepare = [bench] { bench->prepare(); },
-      .make_ring = [bench] { bench->make_ring(); },
-      .check = [bench](const std::string& kernel, const std::string& config, int repeats) { return bench->check(kernel, config, repeats); },
-      .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
+  return {.prepare = [bench] { return bench->prepare(); },
+          .make_ring = [bench] { bench->make_ring(); },
+          .check = [bench](const std::string& kernel, const std::string& config, int repeats,
+                           double most_us) { return bench->check(kernel, config, repeats, most_us); },
+          .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
 }
 
 template <Operator Op> TunedOp tuned_op() {
-  return {.name = Op::name, .choices = choices_of<Op>, .subject = subject_of<Op>, .children = children_of<Op>};
+  return {.name = Op::name, .plain = plain_text_of<Op>, .choices = choices_of<Op>, .subject = subject_of<Op>, .children = children_of<Op>};
 }
 
 }  // namespace eitri::tune

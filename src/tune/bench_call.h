@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "backend/gpu.h"
 #include "dispatch/mirror.h"
@@ -17,14 +19,11 @@ template <class Op> inline constexpr bool kFirstRowsStand = false;
 
 /// Loads of experts in every other set of tensors (Zipf); between them they are balanced.
 inline constexpr double kSkew = 0.5;
-/// Of a ring of tensors, where a call reads little of its own.
-inline constexpr double kRingBytes = 1e9;
-
 inline double us_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// A call's tensors, on the host and where the device is.
+/// A call's tensors, on the host and where the device is. What is uploaded and brought back are the outputs; inputs go when they are made.
 template <Operator Op> class Call {
  public:
   using Args = typename Op::Args;
@@ -33,27 +32,57 @@ template <Operator Op> class Call {
     if (const auto made = Op::check(host_); !(made == problem))
       fail(Code::unsupported, str(Op::name, ": make() built ", key_of(made), " instead of ", key_of(problem)));
     args_ = host_;
-    if (device.is_gpu()) {
-      mirror_ = Mirror::on_device(maker_.ranges(), device);
-      Op::tensors(args_, [&](const char*, View& view) { view = mirror_.copy_of(view); });
-    }
+    if (!device.is_gpu()) return;
+    std::vector<Mirror::Range> inputs, outputs;
+    for (const Mirror::Range& range : maker_.ranges()) (holds_output(range) ? outputs : inputs).push_back(range);
+    inputs_ = Mirror::on_device(inputs, device);
+    outputs_ = Mirror::on_device(outputs, device);
+    Op::tensors(args_, [&](const char*, View& view) {
+      const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Mirror::Range& r) { return holds(r, view); });
+      view = is_output ? outputs_.copy_of(view) : inputs_.copy_of(view);
+    });
   }
   Maker& maker() { return maker_; }
   const Args& host() const { return host_; }
   const Args& args() const { return args_; }
-  void upload(Stream stream) const {
-    if (device_.is_gpu()) mirror_.upload(stream);
+  void upload_inputs(Stream stream) const {
+    if (device_.is_gpu()) inputs_.upload(stream);
   }
-  void download(Stream stream) const {
-    if (device_.is_gpu()) mirror_.download(stream);
+  void download_inputs(Stream stream) const {
+    if (device_.is_gpu()) inputs_.download(stream);
+  }
+  void upload_outputs(Stream stream) const {
+    if (device_.is_gpu()) outputs_.upload(stream);
+  }
+  void download_outputs(Stream stream) const {
+    if (device_.is_gpu()) outputs_.download(stream);
   }
 
  private:
+  static bool holds(const Mirror::Range& range, const View& view) {
+    return view.data >= range.data && view.data < range.data + range.bytes;
+  }
+  bool holds_output(const Mirror::Range& range) const {
+    const auto outputs = Op::outputs(host_);
+    return std::any_of(outputs.begin(), outputs.end(), [&](const Output& o) { return holds(range, o.view); });
+  }
+
   const Device& device_;
   Maker maker_;
   Args host_, args_;
-  Mirror mirror_;
+  Mirror inputs_, outputs_;
 };
+
+/// Outputs start as NaN, and inputs are finite: what is NaN was not written, or is wrong.
+inline std::string first_nan(const Output& output) {
+  const View& view = output.view;
+  if (!is_float(view.dtype) || view.rank == 0) return {};
+  const int64_t length = view.shape[view.rank - 1], rows = length == 0 ? 0 : view.size() / length;
+  for (int64_t r = 0; r < rows; ++r)  // outputs without gaps
+    for (int64_t c = 0; c < length; ++c)
+      if (std::isnan(load_at(view.data, view.dtype, r * length + c))) return str(output.name, " row ", r, " column ", c, " is NaN");
+  return {};
+}
 
 /// The problem with fewer rows (tokens), so that its reference is within the limit. Rows stay ragged: no power of two.
 template <Operator Op> typename Op::Problem with_fewer_rows(typename Op::Problem problem, double most_flops) {

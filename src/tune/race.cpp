@@ -16,6 +16,7 @@ struct Track {
   bool failed = false, dropped = false;
   double score() const { return logs.empty() ? kInfinity : median(logs); }
   double interval() const { return interval_of(logs); }
+  double least() const { return logs.empty() ? kInfinity : *std::ranges::min_element(logs); }
 };
 
 class Race {
@@ -26,7 +27,7 @@ class Race {
   RaceResult run() {
     for (size_t rung = 0; rung < options_.rungs.size() && !stopped_; ++rung) {
       while (result_.rounds < options_.rungs[rung] && !stopped_) round();
-      if (is_settled()) break;
+      if (is_settled() || is_tied()) break;
       if (rung + 1 < options_.rungs.size()) drop_the_slow();
     }
     return finish();
@@ -90,8 +91,26 @@ class Race {
     return true;
   }
 
+  /// All that are left are as good as each other, as far as can be told. Not with few rounds: intervals are guesses then.
+  bool is_tied() const {
+    if (!options_.tied || result_.rounds < 6) return false;
+    const size_t best = leader();
+    for (size_t i = 0; i < tracks_.size(); ++i)
+      if (runs(i) && tracks_[i].score() + tracks_[i].interval() > tracks_[best].score() + options_.tie) return false;
+    return true;
+  }
+
   void drop_the_slow() {
     const size_t best = leader();
+    if (result_.rounds < 3) {
+      if (options_.give_up > 0) return;
+      double least = kInfinity;
+      for (size_t i = 0; i < tracks_.size(); ++i)
+        if (runs(i)) least = std::min(least, tracks_[i].least());
+      for (size_t i = 0; i < tracks_.size(); ++i)
+        if (i != control_ && runs(i)) tracks_[i].dropped = tracks_[i].least() > least + std::log(options_.far);
+      return;
+    }
     const double bar = tracks_[best].score() + tracks_[best].interval();
     std::vector<size_t> field;
     for (size_t i = 0; i < tracks_.size(); ++i) {

@@ -12,13 +12,16 @@
 namespace eitri::tune {
 
 struct RaceOptions {
-  std::vector<int> rungs = {3, 6, 12};  // rounds in all at the end of each rung; after each, about half of the field goes
+  /// Rounds in all at the end of each rung. After each about half of the field goes; after less than three, what is far behind.
+  std::vector<int> rungs = {2, 3, 6, 12};
+  double far = 1.35;  // times the leader's time, the least of both
   size_t keep_at_least = 3;
   double tie = 0.01;      // candidates within this of the best, or within the noise, are equal: the lowest index wins
   double settled = 0.01;  // stops when the leader is ahead of the rest by this and the noise
+  bool tied = true;       // stops when all that are left are surely equal
   double gate = 0.05;     // a round counts if its controls differ by less
   double give_up = 0;     // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
-  double discard = 2;     // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
+  double discard = 1;     // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
   uint64_t seed = 1;      // of the order within rounds
   int least_rounds = 1;   // that a race has when its time is over
   std::function<bool()> out_of_time = [] { return false; };  // asked between rounds; the race ends at the first good moment

@@ -2,6 +2,7 @@
 // template once, so that everything else here knows ops by name alone.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -20,10 +21,12 @@ struct Choice {
   double guess_us = 0;
   std::string refused;  // empty: a candidate
   std::string revision;
+  int configs = 1;  // that do the same as this one: they are not tried
 };
 struct Choices {
   std::vector<Choice> all;  // table order, then the order of knob values: ties go to the first
   size_t control = 0;       // what a call without tuned rows takes; all.size() when nothing takes the problem
+  double slow = 3;          // what takes this many times as long as the default with warm caches has no hope with cold ones
 };
 
 struct CheckOptions {
@@ -32,23 +35,31 @@ struct CheckOptions {
 struct Checked {
   std::string wrong;       // empty: right
   double error = 0;        // largest error over allowed error
-  double us = 0;           // of one call at the whole problem
+  double us = 0;           // of one call at the whole problem, the tensors in the caches: the best of those that were made
+  bool slow = false;       // it took longer than the limit: it was not judged
   bool here_only = false;  // what is wrong says nothing about other problems: memory, an extent that it does not take
 };
 
 struct Subject {
-  /// Makes the tensors and the reference's results that check() compares with.
-  std::function<void()> prepare;
+  /// Makes the tensors and the reference's results that check() compares with. True where the reference is of fewer rows: then the whole
+  /// problem is compared with what the first candidate gave that was right.
+  std::function<bool()> prepare;
   /// Makes the tensors that time() goes round.
   std::function<void()> make_ring;
-  /// `repeats`: calls on the first set of data; of a repeatable kernel they must give the same bits.
-  std::function<Checked(const std::string& kernel, const std::string& config, int repeats)> check;
-  /// Microseconds of a call: one sample of at least `sample_us` over a ring of buffers that no cache holds. Throws Error.
+  /// `repeats`: calls on the first set of data; of a repeatable kernel they must give the same bits. What takes longer than `most_us` twice
+  /// is not judged (0: everything is).
+  std::function<Checked(const std::string& kernel, const std::string& config, int repeats, double most_us)> check;
+  /// Microseconds of a call: one sample of about `sample_us` over a ring of buffers that no cache holds. Throws Error.
   std::function<double(const std::string& kernel, const std::string& config, double sample_us)> time;
 };
 
+/// Times the default's time with warm caches, from which on a candidate is no longer judged where caches hardly matter.
+inline constexpr double kSlowInCaches = 1.3;
+
 /// What is not tried, by what the cost models expect.
 struct Pruning {
+  static constexpr double kDoubtful = 3;  // kernels from here on must show in a call or two that they are no slower than that
+
   double kernels = 8;    // kernels that take this many times as long as the best are left out; 0: none
   double configs = 1.5;  // from here on a kernel has its guessed config alone: as an alternative for when the best cannot be loaded, and in
                          // case the model is wrong; 0: all have all
@@ -57,6 +68,8 @@ struct Pruning {
 /// An op as the tuner sees it.
 struct TunedOp {
   std::string name;
+  /// plain_config of a config as rows have it; the text itself where it is none of the kernel's.
+  std::string (*plain)(std::string_view problem, const std::string& kernel, const std::string& config, const Device& device);
   Choices (*choices)(std::string_view problem, const Device& device, const Pruning& pruning);
   Subject (*subject)(std::string_view problem, const Device& device, const CheckOptions& options);
   /// The problems that recipes among the candidates make calls of, under every config of the recipe, for a knob of its own may be shared by
@@ -65,6 +78,11 @@ struct TunedOp {
 };
 
 std::vector<Config> every_config(Knobs knobs);
+
+/// The first config that makes the kernel do the same as this one, where the op knows: knobs that do not matter at the problem are as by default.
+template <Operator Op> Config plain_config(const Kernel<Op>&, const typename Op::Problem&, const Config& config, const Device&) {
+  return config;
+}
 
 template <Operator Op> Choices choices_of(std::string_view text, const Device& device, const Pruning& pruning) {
   const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
@@ -85,21 +103,46 @@ template <Operator Op> Choices choices_of(std::string_view text, const Device& d
       continue;
     }
     const bool guess_only = pruning.configs > 0 && c.guess.us > pruning.configs * best->guess.us;
-    for (const Config& config : guess_only ? std::vector<Config>{c.guess.config} : every_config(kernel.knobs)) {
-      if (&c == best && config == c.guess.config) {
+    const Config guessed = plain_config<Op>(kernel, problem, c.guess.config, device);
+    const size_t first = out.all.size();
+    for (const Config& every : guess_only ? std::vector<Config>{guessed} : every_config(kernel.knobs)) {
+      const Config config = plain_config<Op>(kernel, problem, every, device);
+      const std::string text = to_string(config, kernel.knobs);
+      const auto same = std::find_if(out.all.begin() + static_cast<std::ptrdiff_t>(first), out.all.end(),
+                                     [&](const Choice& o) { return o.config == text; });
+      if (same != out.all.end()) {
+        ++same->configs;
+        continue;
+      }
+      if (&c == best && text == to_string(guessed, kernel.knobs)) {
         out.control = out.all.size();
         control_found = true;
       }
-      out.all.push_back({kernel.name, to_string(config, kernel.knobs), c.guess.us, "", revision});
+      out.all.push_back({kernel.name, text, c.guess.us, "", revision});
     }
     if (&c == best && !control_found) {  // a guess that the knobs do not list
       out.control = out.all.size();
       control_found = true;
-      out.all.push_back({kernel.name, to_string(c.guess.config, kernel.knobs), c.guess.us, "", revision});
+      out.all.push_back({kernel.name, to_string(guessed, kernel.knobs), c.guess.us, "", revision});
     }
   }
   if (!control_found) out.control = out.all.size();
+  // Where calls compute for longer than they read, caches hardly matter.
+  const Cost cost = Op::cost(problem);
+  const double compute = cost.flops / std::max(1.0, device.peak(cost.math)), read = cost.bytes / std::max(1.0, device.profile.read_bytes);
+  if (!device.is_gpu() && compute > 2 * read) out.slow = kSlowInCaches;
   return out;
+}
+
+template <Operator Op>
+std::string plain_text_of(std::string_view text, const std::string& kernel, const std::string& config, const Device& device) {
+  for (const Kernel<Op>& k : Op::kernels()) {
+    Config parsed;
+    std::string why;
+    if (kernel == k.name && parse_config(config, k.knobs, parsed, why))
+      return to_string(plain_config<Op>(k, parse_problem<typename Op::Problem>(Op::name, text), parsed, device), k.knobs);
+  }
+  return config;
 }
 
 template <Operator Op> std::vector<std::pair<std::string, std::string>> children_of(std::string_view text, const Device& device) {

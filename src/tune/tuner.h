@@ -1,5 +1,5 @@
-// Tunes problems: candidates are checked in a worker process, raced, and the winner is confirmed in a fresh process, written as
-// ranked rows and noted in the journal. See docs/tuning.md for the protocol.
+// Tunes problems: candidates are checked in a worker process and raced; a winner that would take the default's place by little is
+// confirmed in another process. Ranks are written as rows and noted in the journal. See docs/tuning.md for the protocol.
 #pragma once
 
 #include <chrono>
@@ -27,11 +27,14 @@ struct TuneOptions {
   double min_gain = 0.02;        // that a candidate must save over the default, and more than the noise
   Pruning pruning = {};
   double sample_us = 1000;  // a sample lasts at least this long
-  int confirm_rounds = 9;
-  int repeats = 20;  // calls of a finalist that must give the same bits; other candidates are called twice
-  /// Not 0: nothing is tuned, the row of each problem in the journal is scored. Every candidate is timed in this many rounds, without
-  /// halving (what takes twice the time of the best after 5 leaves); then the best, the row and the default run side by side.
+  int confirm_rounds = 9;   // and twice as many more where the noise hides a gain
+  double clear_gain = 0.1;  // less its interval: then the race's result needs no confirmation
+  int repeats = 20;         // calls of a finalist that must give the same bits; other candidates are called twice
+  /// Not 0: nothing is tuned, the row of each problem is scored. Every candidate is timed in this many rounds, of single calls on a CPU.
+  /// Where that would take longer than `score_limit_s`, what is 1.3 times slower than the best after 3 rounds leaves. Then the best,
+  /// the row and the default run side by side.
   int score_rounds = 0;
+  double score_limit_s = 8;
   bool again = false;  // also problems that the journal has
   CheckOptions check = {};
   RaceOptions race = {};
@@ -61,21 +64,34 @@ struct Rejected {
 struct Score {
   std::string best_kernel, best_config;  // of all candidates
   double best_us = 0, row_us = 0, default_us = 0, noise = 0;
-  double every_us = 0;  // one call of each candidate, added up; those that left early too
-  size_t timed = 0;     // candidates
+  double every_us = 0;         // one call of each candidate, added up; those that left early too
+  double every_config_us = 0;  // and of each config that a knob's values make, though several do the same
+  size_t timed = 0, configs = 0;
+  bool complete = false;  // none left early
+};
+/// Where the seconds of a problem went.
+struct Phases {
+  double start = 0;    // of processes: libraries, the device
+  double inputs = 0;   // tensors and the reference's results
+  double check = 0;    // of candidates
+  double ring = 0;     // tensors to time with
+  double race = 0;     // samples
+  double confirm = 0;  // all of that again, but the start, in another process
 };
 struct Outcome {
   TuneProblem problem;
   TuneStatus status = TuneStatus::failed;
   std::string why = {};
   std::string kernel = {}, config = {}, control_kernel = {}, control_config = {};
-  double us = 0, control_us = 0, spread_us = 0;  // of the confirmation
+  double us = 0, control_us = 0, spread_us = 0;  // of the confirmation, else of the race
   double noise = 0;                              // half width of log(control / control)
   size_t candidates = 0;
   std::vector<Rejected> rejected = {};  // wrong, faulting, too slow to answer
   int rounds = 0, discarded = 0, workers = 0;
-  bool noisy = false, control_is_wrong = false;
-  double seconds = 0, check_s = 0, time_s = 0;  // in all; of that, making tensors and checking, and answering samples
+  bool noisy = false, control_is_wrong = false, confirmed = false;
+  double seconds = 0;  // in all
+  Phases phases = {};
+  size_t slow = 0;  // candidates that were no longer judged after a call or two
   int samples = 0;
   Score score = {};
   double gain() const { return control_us > 0 && us > 0 ? 1 - us / control_us : 0; }
@@ -94,6 +110,7 @@ class Tuner {
 
  private:
   const TunedOp& op_named(const std::string& name) const;
+  std::optional<TunedRow> row_of(const TuneProblem& problem) const;
   std::optional<TunedRow> fresh_row(const TuneProblem& problem, const Choices& choices) const;
   Outcome tune_now(const TuneProblem& problem, const TunedOp& op);
 
@@ -101,7 +118,7 @@ class Tuner {
   const Device& device_;
   const TuneOptions options_;
   Journal journal_;
-  WorkerProcess worker_;
+  WorkerProcess racer_, confirmer_;  // kept from problem to problem; the second runs nothing but finalists
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

@@ -17,6 +17,8 @@
 #include "backend/gpu.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "dispatch/database.h"
+#include "tune/sampler.h"
 
 namespace eitri::tune {
 namespace {
@@ -60,7 +62,15 @@ class Server {
 
   json serve(const json& request) {
     const std::string what = request.value("do", "");
+    if (what == "start") return start(request);
+    require(device_ != nullptr, what, ": not started");
     if (what == "open") return open(request);
+    if (what == "close") {
+      subject_ = {};
+      // The pages of the ring are kept for the next problem, where they are a small part of what there is.
+      if (ring_arena().size() > available_memory() / 8) ring_arena() = {};
+      return {{"ok", true}};
+    }
     require(subject_.time != nullptr, what, ": no problem is open");
     if (what == "ring") {
       subject_.make_ring();
@@ -68,31 +78,40 @@ class Server {
     }
     const std::string kernel = request.at("kernel"), config = request.at("config");
     if (what == "check") {
-      const Checked c = subject_.check(kernel, config, request.at("repeats"));
-      return {{"ok", true}, {"wrong", c.wrong}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
+      const Checked c = subject_.check(kernel, config, request.at("repeats"), request.at("most_us"));
+      return {{"ok", true}, {"wrong", c.wrong}, {"slow", c.slow}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
     }
     if (what == "time") return {{"ok", true}, {"us", subject_.time(kernel, config, request.at("sample_us"))}};
-    fail(Code::invalid_argument, str("request is ", what, "; expected open, ring, check or time"));
+    fail(Code::invalid_argument, str("request is ", what, "; expected start, open, ring, check, time or close"));
   }
 
  private:
-  json open(const json& request) {
+  json start(const json& request) {
     if (const int threads = request.value("threads", 0); threads > 0) omp_set_num_threads(threads);
-    const Device& device = device_named(request.at("device"));
-    limit_memory(device);
-    if (const auto profile = device.is_gpu() ? std::nullopt : stored_profile(device, omp_get_max_threads())) set_profile(*profile);
+    device_ = &device_named(request.at("device"));
+    limit_memory(*device_);
+    if (device_->is_gpu()) {
+      const gpu::ContextScope context(*device_);
+    } else if (const auto profile = stored_profile(*device_, omp_get_max_threads())) {
+      set_profile(*profile);
+      device_ = &cpu_device();
+    }
+    return {{"ok", true}};
+  }
+
+  json open(const json& request) {
     const std::string op = request.at("op");
+    tuned_rows_changed();  // recipes route their calls by what has been tuned since
     for (const TunedOp& known : ops_) {
       if (known.name != op) continue;
       subject_ = {};
-      subject_ = known.subject(request.at("problem").get<std::string>(), device.is_gpu() ? device : cpu_device(),
-                               {.most_flops = request.at("most_flops")});
-      if (request.value("check", true)) subject_.prepare();
-      return {{"ok", true}};
+      subject_ = known.subject(request.at("problem").get<std::string>(), *device_, {.most_flops = request.at("most_flops")});
+      return {{"ok", true}, {"fewer_rows", request.value("check", true) && subject_.prepare()}};
     }
     fail(Code::invalid_argument, str("op is ", op, "; the worker does not know it"));
   }
 
+  const Device* device_ = nullptr;
   std::span<const TunedOp> ops_;
   Subject subject_;
 };

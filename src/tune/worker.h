@@ -1,10 +1,12 @@
 // The worker process: what runs candidates, so that one that never ends, faults or asks for all memory costs a process and not the
 // tuning. Both ends of its protocol: a line of JSON a request on its standard input, lines of JSON as answers on descriptor 3.
 //
-//   {"do":"open","op","problem","device","threads","check","most_flops"}   -> {"ok":true}
-//   {"do":"ring"}                                                           -> {"ok":true}
-//   {"do":"check","kernel","config","repeats"}                               -> {"ok":true,"wrong":"","error":0.1,"us":12.5}
-//   {"do":"time","kernel","config","sample_us"}                              -> {"ok":true,"us":12.3}
+//   {"do":"start","device","threads"}                              -> {"ok":true}: libraries and the device are ready
+//   {"do":"open","op","problem","check","most_flops"}               -> {"ok":true,"fewer_rows":false}; the problem before is closed
+//   {"do":"ring"}                                                   -> {"ok":true}
+//   {"do":"check","kernel","config","repeats","most_us"}            -> {"ok":true,"wrong":"","slow":false,"error":0.1,"us":12.5}
+//   {"do":"time","kernel","config","sample_us"}                     -> {"ok":true,"us":12.3}
+//   {"do":"close"}                                                  -> {"ok":true}: the tensors are given back
 //
 // Anything that fails answers {"ok":false,"why":"..."}.
 #pragma once

@@ -65,6 +65,9 @@ std::string WorkerProcess::start() {
   ::posix_spawn_file_actions_addopen(&actions, 1, sink, O_WRONLY | O_CREAT | O_APPEND, 0644);
   ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
   ::posix_spawn_file_actions_adddup2(&actions, high, 3);
+#if __GLIBC_PREREQ(2, 34)
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, 4);  // our other files and locks are not the candidates'
+#endif
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setpgroup(&attributes, 0);  // a kill reaches what the worker started

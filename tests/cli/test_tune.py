@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import signal
 import subprocess
 import time
 
@@ -11,8 +13,8 @@ from test_cli import COMMAND, ENVIRONMENT
 pytestmark = pytest.mark.skipif(not COMMAND.is_file(), reason=f"{COMMAND} is not built")
 
 PROBLEM_KEYS = ["op", "problem", "status", "why", "kernel", "config", "us", "spread_us", "default_kernel", "default_config", "default_us", "gain",
-                "noise", "noisy", "default_is_wrong", "candidates", "rejected", "rounds", "discarded_rounds", "workers", "samples", "check_s", "time_s",
-                "seconds"]
+                "noise", "noisy", "confirmed", "default_is_wrong", "candidates", "slow", "rejected", "rounds", "discarded_rounds", "workers", "samples",
+                "phases_s", "seconds"]
 
 
 def tune(folder, *arguments, **environment):
@@ -139,6 +141,53 @@ def test_beside_a_program_one_process_follows_and_ends_with_it(tmp_path):
     for process in (second, first):  # the one that waits, too
         process.stdin.close()
         assert process.wait(timeout=60) == 0, process.stderr.read()
+
+
+def processes_in(folder):
+    """Those that work in the folder."""
+    found = []
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # gone, or not ours
+            continue
+    return found
+
+
+def wait_until(what, seconds):
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return what()
+
+
+LONG = "m=3000,n=4096,k=4096"  # no tuner is done with it in a few seconds
+
+
+def test_a_tuner_beside_a_program_ends_with_it_whatever_it_is_at(tmp_path):
+    device = explain(tmp_path, "gemm", "m=1")["device"]
+    (tmp_path / "record").mkdir()
+    units = json.loads(subprocess.run([str(COMMAND), "doctor", "--json"], env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout)["units"]
+    (tmp_path / "record/misses.csv").write_text(f'op,arch,units,kernel,calls,us,problem\ngemm,{device},{units},k,3,7,"{LONG}"\n')
+    process = subprocess.Popen([str(COMMAND), "tune", "--from-record", "record", "--follow", "--beside", "--out", "rows"], env=ENVIRONMENT, cwd=tmp_path,
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert wait_until(lambda: any("tune worker" in line for line in processes_in(tmp_path)), 60), process.stderr.read()
+    start = time.monotonic()
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - start < 10
+    assert wait_until(lambda: not processes_in(tmp_path), 10), processes_in(tmp_path)
+
+
+def test_an_interrupted_program_leaves_no_blocking_tuner(tmp_path):
+    process = subprocess.Popen([str(COMMAND), "gemm", "bench", "--m", "3000", "--n", "4096", "--k", "4096"],
+                               env={**ENVIRONMENT, "EITRI_TUNE": "block:60", "EITRI_CACHE_DIR": str(tmp_path / "cache")}, cwd=tmp_path,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert wait_until(lambda: any("tune worker" in line for line in processes_in(tmp_path)), 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+    assert wait_until(lambda: not processes_in(tmp_path), 10), processes_in(tmp_path)
 
 
 def test_what_was_recorded_can_be_tuned(tmp_path):

@@ -8,8 +8,10 @@
 #include <set>
 #include <vector>
 
+#include "base/view.h"
 #include "dispatch/maker.h"
 #include "ops/grouped_gemm/make_inputs.h"
+#include "ops/moe_sort/moe_sort.h"
 
 namespace eitri {
 namespace {
@@ -167,6 +169,29 @@ TEST(Maker, skewed_experts_are_distinct_and_the_popular_ones_have_most_tokens) {
   Maker few({.skew = 3});  // all experts of every token, however unpopular
   const auto* ids = static_cast<const int32_t*>(make_routing(few, 2, 5, 4).ids.data);
   EXPECT_EQ(std::set<int32_t>(ids, ids + 5), (std::set<int32_t>{-1, 0, 1, 2, 3}));
+}
+
+TEST(Maker, the_sort_has_skewed_ids_too) {
+  constexpr int64_t kTokens = 1024, kTopK = 8, kExperts = 128;
+  const auto most = [](double skew) {
+    Maker maker({.strided = true, .skew = skew});
+    const View ids = MoeSort::make({.tokens = kTokens, .experts = kExperts, .top_k = kTopK}, maker).topk_ids;
+    std::vector<int64_t> loads(kExperts);
+    int64_t repeated = 0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      std::set<double> own;
+      for (int64_t s = 0; s < kTopK; ++s) {
+        const double id = load(ids, {t, s});
+        own.insert(id);
+        if (id >= 0 && id < kExperts) ++loads[static_cast<size_t>(id)];
+      }
+      repeated += own.size() < kTopK ? 1 : 0;
+    }
+    EXPECT_LT(repeated, kTokens / 12) << "one row in 24 repeats an id on purpose";
+    return static_cast<double>(*std::max_element(loads.begin(), loads.end())) / (kTokens * kTopK / kExperts);
+  };
+  EXPECT_LT(most(0), 1.7);
+  EXPECT_GT(most(0.5), 4);
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ std::span<const tune::TunedOp> probe() {
 /// Without the faults, whose time limits would make a test long.
 std::span<const tune::TunedOp> right_probe() {
   static const tune::TunedOp kOps[] = {{.name = "probe",
+                                        .plain = tune::plain_text_of<Probe>,
                                         .choices =
                                             [](std::string_view problem, const Device& device, const tune::Pruning& pruning) {
                                               tune::Choices choices = tune::choices_of<Probe>(problem, device, pruning);

@@ -76,11 +76,30 @@ TEST(Race, the_slow_are_dropped_early) {
   machine.us[41] = 70.9;  // too near to settle at once
   const RaceResult result = run(machine);
   EXPECT_EQ(result.winner, 40u);
-  EXPECT_EQ(machine.samples[50], 3);
+  EXPECT_EQ(machine.samples[50], 2);
   int64_t total = 0;
   for (const int n : machine.samples) total += n;
   EXPECT_LT(total, 64 * 101 / 5);  // at least 5 times less than 101 samples of each
   EXPECT_LT(total, 64 * 5);
+}
+
+TEST(Race, equals_end_it_when_that_is_sure) {
+  Machine machine{.us = {100, 100.1, 99.9}, .noise = 0.0005};
+  const RaceResult result = run(machine);
+  EXPECT_EQ(result.rounds, 6);
+  EXPECT_EQ(result.winner, 0u);
+}
+
+TEST(Race, one_bad_sample_of_two_drops_nobody) {
+  Machine machine{.us = {100, 80, 100}, .noise = 0.002};
+  const auto stumbling = [&](const std::vector<size_t>& order) {
+    const bool first = machine.all == 0;
+    auto us = machine(order);
+    for (size_t k = 0; k < order.size(); ++k)
+      if (first && order[k] == 1) us[k] *= 20;
+    return us;
+  };
+  EXPECT_EQ(race(3, 0, stumbling, {}).winner, 1u);
 }
 
 TEST(Race, a_clear_leader_ends_it) {

@@ -93,13 +93,14 @@ template <Fault kFault> void faulty(const Args& a, const Problem&, const Config&
 }
 
 /// Right and slow for up to 32 rows: what is wrong shows only where the reference would take too long, were m * k larger.
-enum class LargeFault { wrong_first_row, unwritten_last_row };
+enum class LargeFault { wrong_first_row, unwritten_last_row, wrong_last_row };
 template <LargeFault kFault> void faulty_when_large(const Args& a, const Problem& p, const Config&, Launch&) {
   if (p.m <= 32) return taking(a, 2000);
   const float last = out_of(a)[p.m - 1];
   right(a);
   if constexpr (kFault == LargeFault::wrong_first_row) out_of(a)[0] += 1;
-  else out_of(a)[p.m - 1] = last;
+  else if constexpr (kFault == LargeFault::unwritten_last_row) out_of(a)[p.m - 1] = last;
+  else out_of(a)[p.m - 1] += 1;
 }
 
 template <int kMicroseconds> void waits(const Args& a, const Problem&, const Config&, Launch&) { taking(a, kMicroseconds); }
@@ -171,6 +172,12 @@ constexpr Kernel<Probe> kRows[] = {
      .supports = any,
      .guess = takes<12>,
      .launch = faulty_when_large<LargeFault::unwritten_last_row>},
+    {.name = "probe.large.wrong_last_row",
+     .family = Family::simt,
+     .target = Target::any_cpu,
+     .supports = any,
+     .guess = takes<12>,
+     .launch = faulty_when_large<LargeFault::wrong_last_row>},
     {.name = "probe.right.hopeless",
      .family = Family::simt,
      .target = Target::any_cpu,

@@ -1,9 +1,11 @@
 // EITRI_TUNE with the operator of sabotage: its candidates run in processes of eitri_process_driver, which stands for `eitri` too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -97,6 +99,25 @@ TEST_F(TuneOnMiss, block_takes_the_row_that_another_process_has_written) {
   set_tune_command({jit::driver(), "no such command"});
   reload_tuned();
   EXPECT_EQ(choice(34), kBest);
+}
+
+TEST_F(TuneOnMiss, a_program_that_handles_interrupts_need_not_wait_for_the_tuner) {
+  const SettingScope setting("EITRI_TUNE", "block:60");
+  set_tune_command({"/bin/sh", "-c", "sleep 60"});
+  static volatile sig_atomic_t handled = 0;
+  const auto before = std::signal(SIGINT, [](int) { handled = 1; });
+  std::thread other([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::kill(::getpid(), SIGINT);
+  });
+  EXPECT_LT(call_ms(33), 20000);
+  other.join();
+  EXPECT_EQ(handled, 1) << "the program's own handler was not called";
+  EXPECT_THAT(log_, HasSubstr("probe m=33,k=33 could not be tuned, the default serves: it was interrupted"));
+  handled = 0;
+  std::raise(SIGINT);
+  EXPECT_EQ(handled, 1) << "the program's handler is not back";
+  std::signal(SIGINT, before);
 }
 
 TEST_F(TuneOnMiss, a_command_that_cannot_be_started_is_an_error_that_says_so) {

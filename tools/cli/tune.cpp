@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -36,11 +37,11 @@ using tune::TuneStatus;
 struct TuneCommand {
   std::string op, shapes, model, weights = "bf16", record, out = kProjectTuned, device = "cpu", budget, shard, m;
   std::vector<std::string> problems, files;
-  bool all_stale = false, dry_run = false, again = false, json = false, follow = false, beside = false;
+  bool all_stale = false, dry_run = false, again = false, json = false, follow = false, beside = false, attached = false;
   double share = 100;
   double time_limit_s = 20, min_gain = 2, prune = 8;
   int score = 0;
-  double judge_gflop = 4;
+  double judge_gflop = 0.5;
 };
 
 const Device& device_of(const std::string& text) {
@@ -114,6 +115,15 @@ bool input_has_ended() {
   return ::poll(&input, 1, 0) > 0 && ::read(0, &byte, 1) <= 0;
 }
 
+/// Ends this process soon after the program that started us has gone, whatever is being timed: workers end with their parent, rows are
+/// replaced in one step, and a torn line of the journal is passed over.
+void end_with_input() {
+  std::thread([] {
+    while (!input_has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::_Exit(kOk);
+  }).detach();
+}
+
 /// One process of all that share the folder of rows follows; the others wait until it has gone.
 void wait_for_turn(const TuneCommand& command, const Device& device) {
   ::setpriority(PRIO_PROCESS, 0, 19);
@@ -129,7 +139,7 @@ void wait_for_turn(const TuneCommand& command, const Device& device) {
 /// Tunes what a running program records, until the budget is used up: the program obeys the new rows between its calls.
 void follow(const TuneCommand& command, const Device& device, tune::Tuner& tuner, TuneReport& report) {
   std::set<std::string> done;
-  const auto is_over = [&] { return tuner.out_of_time() || (command.beside && input_has_ended()); };
+  const auto is_over = [&] { return tuner.out_of_time(); };
   while (!is_over()) {
     Problems fresh;
     try {
@@ -168,6 +178,7 @@ int run(const TuneCommand& command, const Common& common) {
   require(!command.beside || command.follow, "tune: --beside needs --follow");
   const Device& device = device_of(command.device);
   if (command.beside) wait_for_turn(command, device);
+  if (command.beside || command.attached) end_with_input();
   if (!device.is_gpu() && !command.dry_run) use_profile();
   const Problems problems = command.follow ? Problems{} : problems_of(command, device);
   tune::TuneOptions options;
@@ -181,6 +192,7 @@ int run(const TuneCommand& command, const Common& common) {
   if (!common.isa.empty()) options.worker.insert(options.worker.begin() + 1, {"--isa", common.isa});
   options.device = command.device;
   options.threads = device.is_gpu() ? 0 : max_threads();
+  if (device.is_gpu()) options.sample_us = 500;  // events on a stream are steadier than threads
   options.budget_s = seconds_of(command.budget);
   options.time_limit_s = command.time_limit_s;
   options.min_gain = command.min_gain / 100;
@@ -188,7 +200,6 @@ int run(const TuneCommand& command, const Common& common) {
   if (command.prune == 0) options.pruning.configs = 0;
   if (command.score > 0) {
     options.score_rounds = command.score;
-    options.sample_us = 200;
     options.pruning.configs = 0;
   }
   options.check.most_flops = command.judge_gflop * 1e9;
@@ -303,7 +314,7 @@ void add_run_options(CLI::App& app, const std::shared_ptr<TuneCommand>& c) {
         const double times = std::strtod(text.c_str(), nullptr);
         return times == 0 || (times >= 1 && times <= 1e9) ? std::string() : "expected 0, or 1 and more; got " + text;
       });
-  app.add_option("--judge-gflop", c->judge_gflop, "Problems with more work are judged with fewer rows (default 4)")
+  app.add_option("--judge-gflop", c->judge_gflop, "Problems with more work are judged with fewer rows (default 0.5)")
       ->check(CLI::Range(0.001, 1e6));
   app.add_option(
          "--score", c->score,
@@ -327,6 +338,7 @@ void add_tune(CLI::App& app, Action& action) {
   tune->add_option("--share", c->share, "With --follow: percent of the time that is spent on tuning (default 100)")
       ->check(CLI::Range(1.0, 100.0));
   tune->add_flag("--beside", c->beside, "With --follow: for EITRI_TUNE=online; at the lowest priority, until the standard input ends");
+  tune->add_flag("--attached", c->attached)->group("");
   tune->add_flag("--all-stale", c->all_stale, "Problems of rows whose kernel has changed since");
   const auto runs = [c, &action] { action = [c](Common& common) { return run(*c, common); }; };
 

@@ -39,21 +39,34 @@ ordered_json to_json(const Outcome& o) {
                       {"gain", rounded(o.gain())},
                       {"noise", std::isfinite(o.noise) ? ordered_json(rounded(o.noise)) : ordered_json(nullptr)},
                       {"noisy", o.noisy},
+                      {"confirmed", o.confirmed},
                       {"default_is_wrong", o.control_is_wrong},
                       {"candidates", o.candidates},
+                      {"slow", o.slow},
                       {"rejected", std::move(rejected)},
                       {"rounds", o.rounds},
                       {"discarded_rounds", o.discarded},
                       {"workers", o.workers},
                       {"samples", o.samples},
-                      {"check_s", rounded(o.check_s)},
-                      {"time_s", rounded(o.time_s)},
+                      {"phases_s",
+                       {{"start", rounded(o.phases.start)},
+                        {"inputs", rounded(o.phases.inputs)},
+                        {"check", rounded(o.phases.check)},
+                        {"ring", rounded(o.phases.ring)},
+                        {"race", rounded(o.phases.race)},
+                        {"confirm", rounded(o.phases.confirm)}}},
                       {"seconds", rounded(o.seconds)}};
   if (o.status == TuneStatus::scored)
-    out["score"] = {{"best_kernel", o.score.best_kernel},        {"best_config", o.score.best_config},
-                    {"best_us", rounded(o.score.best_us)},       {"row_us", rounded(o.score.row_us)},
-                    {"default_us", rounded(o.score.default_us)}, {"timed", o.score.timed},
-                    {"every_us", rounded(o.score.every_us)}};
+    out["score"] = {{"best_kernel", o.score.best_kernel},
+                    {"best_config", o.score.best_config},
+                    {"best_us", rounded(o.score.best_us)},
+                    {"row_us", rounded(o.score.row_us)},
+                    {"default_us", rounded(o.score.default_us)},
+                    {"timed", o.score.timed},
+                    {"configs", o.score.configs},
+                    {"every_us", rounded(o.score.every_us)},
+                    {"every_config_us", rounded(o.score.every_config_us)},
+                    {"complete", o.score.complete}};
   return out;
 }
 

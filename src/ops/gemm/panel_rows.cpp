@@ -6,6 +6,7 @@
 
 #include "backend/cpu/threads.h"
 #include "base/view.h"
+#include "ops/gemm/panel_blocking.h"
 #include "ops/gemm/widen_rows.h"
 
 namespace eitri {
@@ -245,6 +246,58 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
   // A part's panels of one matrix: its scratch is used again for the next one.
   out.panels = std::min(panels_of(p), (panels + out.panel_parts - 1) / out.panel_parts);
   out.scratch = panel_scratch(out.rows, p.k, out.panels, width_of(p), packs_in_kernel(p));
+  return out;
+}
+
+namespace {
+
+/// What a kernel makes of the blocking knobs for tasks of so many rows; equal values, equal work.
+PanelBlocking blocking_of(Target target, const Gemm::Problem& p, const Device& device, int64_t rows, int block_m, int chunk_k) {
+  PanelTask task;
+  task.m = rows;
+  task.k = p.k;
+  task.block_m = block_m;
+  task.chunk_k = chunk_k;
+  if (p.coded()) task.codes = panel_codes(p.weight(), p.b_quant);
+#if EITRI_X86
+  const int bytes = multiplied_type(target, p.a, p.a_quant) == DType::i8 ? 1 : 2;
+  if (target == Target::x86_amx) return device.amx ? amx::blocking(task, bytes) : amx_emulated::blocking(task, bytes);
+  if (target == Target::x86_avx512) return avx512::blocking(task);
+#endif
+  (void)device;
+  return {.rows = std::min<int64_t>(block_m > 0 ? block_m : 96, rows), .chunk = chunk_k > 0 ? chunk_k : 8};  // panel_blocked.h
+}
+
+}  // namespace
+
+Config plain_config(Target target, const Gemm::Problem& p, const Config& config, const Device& device, int threads) {
+  const int t = threads_of(target, p, device, threads);
+  const Partition part = partition(p, config[kSplit], t);
+  Config out = config;
+  for (const int split : kSplitValues) {
+    const Partition other = partition(p, split, t);
+    if (other.row_parts != part.row_parts || other.panel_parts != part.panel_parts) continue;
+    out.value[kSplit] = split;
+    break;
+  }
+  std::vector<int64_t> sizes;  // rows of the parts
+  for (int i = 0; i < part.row_parts; ++i) {
+    const Span rows = split(p.m, i, part.row_parts, 32);
+    if (const int64_t size = rows.end - rows.begin; std::ranges::find(sizes, size) == sizes.end()) sizes.push_back(size);
+  }
+  const auto same = [&](int block_m, int chunk_k) {
+    return std::ranges::all_of(sizes, [&](int64_t rows) {
+      return blocking_of(target, p, device, rows, block_m, chunk_k) ==
+             blocking_of(target, p, device, rows, config[kBlockM], config[kChunkK]);
+    });
+  };
+  for (const int block_m : kBlockValues)
+    for (const int chunk_k : kChunkValues)
+      if (same(block_m, chunk_k)) {
+        out.value[kBlockM] = block_m;
+        out.value[kChunkK] = chunk_k;
+        return out;
+      }
   return out;
 }
 

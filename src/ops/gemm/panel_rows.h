@@ -23,6 +23,10 @@ struct Partition {
 };
 Partition partition(const Gemm::Problem& problem, int split, int threads);
 
+/// The config with every knob at 0 that this problem's kernel or split leaves alone: one of all configs that do the same work on so many
+/// threads. For tuners, which try each work once.
+Config plain_config(Target target, const Gemm::Problem& problem, const Config& config, const Device& device, int threads);
+
 /// flop/s (i8: op/s) of one thread at the level of `target`, from the device's measured profile.
 double rate_of_one(Target target, DType dtype, const Device& device);
 /// Flops whose time decoding `codes` weights takes in a product with `rows` rows each, all blocks of rows together.

@@ -24,6 +24,7 @@
 #include "device/x86/amx.h"
 #include "device/x86/intrinsics.h"
 #include "device/x86/vec.h"
+#include "ops/gemm/panel_blocking.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
 #include "ops/gemm/x86_amx_decode.h"
@@ -381,6 +382,12 @@ namespace amx_emulated {
 #else
 namespace amx {
 #endif
+PanelBlocking blocking(const PanelTask& task, int element_bytes) {
+  // Few rows meet codes in coded_few_bf16, which has no such choice.
+  if (task.codes.dtype != DType::none && element_bytes == 2 && task.m <= kFewRows && task.k > 0 && task.k <= kFewK) return {};
+  const Plan plan(task, divide_up(task.k * element_bytes, kStepBytes));
+  return {.rows = plan.rows, .steps = plan.steps, .chunk = plan.chunk};
+}
 void panel_bf16(const PanelTask& task) { run<Sums::f32, false>(task); }
 void panel_i8(const PanelTask& task) { run<Sums::i32, false>(task); }
 void coded_bf16(const PanelTask& task) {

@@ -15,6 +15,7 @@
 // 32-bit sums wrap and come back, so they are exact for k <= kMaxI8K.
 #include <cstring>
 
+#include "ops/gemm/panel_blocking.h"
 #include "ops/gemm/x86_avx512_coded.h"
 #include "ops/gemm/x86_avx512_units.h"
 
@@ -80,6 +81,11 @@ template <class Unit> void run(const PanelTask& task) {
 }  // namespace
 
 namespace avx512 {
+PanelBlocking blocking(const PanelTask& task) {
+  const int64_t most_rows = least(task.block_m > 0 ? task.block_m : kBlockRows, kScratchRows),
+                blocks = (task.m + most_rows - 1) / most_rows;
+  return {.rows = least(most_rows, task.m), .steps = blocks};  // run() evens blocks out, within the most rows
+}
 void panel_f32(const PanelTask& task) { run<UnitF32>(task); }
 void panel_bf16(const PanelTask& task) { run<UnitBf16>(task); }
 void panel_f16(const PanelTask& task) { run<UnitF16>(task); }

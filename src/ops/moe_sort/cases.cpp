@@ -1,5 +1,6 @@
 // Problems of moe_sort, and how their tensors are made.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ops/moe_sort/moe_sort.h"
@@ -37,13 +38,28 @@ Cases<MoeSort::Problem> MoeSort::cases() {
 
 namespace {
 
-/// Distinct experts in each row; then one row in eight gets an id of -1, of `experts`, or a repeated one.
-void fill_ids(const View& ids, int64_t experts, std::mt19937_64& rng) {
+/// Distinct experts in each row; then one row in eight gets an id of -1, of `experts`, or a repeated one. `skew`: of MakerOptions.
+void fill_ids(const View& ids, int64_t experts, double skew, std::mt19937_64& rng) {
   const int64_t tokens = ids.shape[0], top_k = ids.shape[1];
   std::vector<int64_t> order(static_cast<size_t>(experts));
   std::iota(order.begin(), order.end(), 0);
+  std::vector<double> rate(order.size());  // by expert
+  if (skew > 0) std::shuffle(order.begin(), order.end(), rng);
+  for (size_t place = 0; place < order.size(); ++place)
+    rate[static_cast<size_t>(order[place])] = std::pow(static_cast<double>(place + 1), -skew);
+  std::vector<double> clock(order.size());
   for (int64_t t = 0; t < tokens; ++t) {
+    if (skew > 0) {
+      // Exponential clocks at the rates of the loads: the first to ring are a draw by load without repeats.
+      for (size_t e = 0; e < clock.size(); ++e) clock[e] = -std::log1p(-static_cast<double>(rng() >> 11) * 0x1p-53) / rate[e];
+      std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(std::min(top_k, experts)), {},
+                                [&](int64_t e) { return clock[static_cast<size_t>(e)]; });
+    }
     for (int64_t s = 0; s < top_k; ++s) {
+      if (skew > 0) {
+        store(ids, {t, s}, static_cast<double>(order[static_cast<size_t>(s)]));
+        continue;
+      }
       const auto other = static_cast<size_t>(s) + rng() % static_cast<uint64_t>(experts - s);
       std::swap(order[static_cast<size_t>(s)], order[other]);
       store(ids, {t, s}, static_cast<double>(order[static_cast<size_t>(s)]));
@@ -65,7 +81,7 @@ MoeSort::Args MoeSort::make(const Problem& p, Maker& maker) {
   args.experts = p.experts;
   args.block = p.block;
   args.topk_ids = maker.input("topk_ids", DType::i32, {p.tokens, p.top_k}, Fill::zero);
-  fill_ids(args.topk_ids, p.experts, rng);
+  fill_ids(args.topk_ids, p.experts, maker.options().skew, rng);
   args.topk_weights = maker.input("topk_weights", DType::f32, {p.tokens, p.top_k}, Fill::probability);
   if (p.mask) {
     args.expert_mask = maker.dense("expert_mask", DType::i32, {p.experts}, Fill::zero);

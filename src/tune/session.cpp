@@ -1,0 +1,470 @@
+#include "tune/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "tune/tuned_writer.h"
+
+namespace eitri::tune {
+namespace {
+
+using nlohmann::json;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// A death that says something about the candidate: not one by the time limit, or by whoever kills processes from outside.
+bool is_its_fault(const Answer& answer) {
+  return !answer.death.empty() && !answer.timed_out && answer.death != "was killed by signal 9" &&
+         answer.death != "was killed by signal 15";
+}
+
+}  // namespace
+
+Outcome Session::run() {
+  out_.problem = problem_;
+  const auto started = [&] { return workers_.racer.started() + workers_.confirmer.started(); };
+  const int before = started();
+  if (open(true)) {
+    check_all();
+    if (!field_.empty()) options_.score_rounds > 0 ? score_all() : time_all();
+  }
+  // Memory goes back; the process stays for the next problem.
+  if (confirming_ && worker().running()) worker().ask({{"do", "close"}}, options_.time_limit_s);
+  out_.workers = started() - before;
+  return std::move(out_);
+}
+
+Answer Session::ask(double Phases::*phase, const json& request, double limit_s) {
+  const auto start = std::chrono::steady_clock::now();
+  Answer answer = worker().ask(request, limit_s);
+  out_.phases.*(confirming_ && phase != &Phases::start ? &Phases::confirm : phase) += seconds_since(start);
+  return answer;
+}
+
+/// `with_reference`: for checks.
+bool Session::open(bool with_reference) {
+  has_ring_ = false;
+  if (!worker().running()) {
+    const Answer answer =
+        ask(&Phases::start, {{"do", "start"}, {"device", options_.device}, {"threads", options_.threads}}, options_.prepare_limit_s);
+    if (!answer.ok()) return failed(answer.why());
+  }
+  const Answer answer = ask(&Phases::inputs,
+                            {{"do", "open"},
+                             {"op", problem_.op},
+                             {"problem", problem_.problem},
+                             {"check", with_reference},
+                             {"most_flops", options_.check.most_flops}},
+                            options_.prepare_limit_s);
+  if (!answer.ok()) return failed(answer.why());
+  // In a new process the whole problem has to be compared with something that is known to be right, not with whoever comes first.
+  if (anchor_ && answer.json.value("fewer_rows", false) && check(*anchor_, 2, 0) != Verdict::right)
+    return failed(name_of(*anchor_) + " was right, and is not any more");
+  return true;
+}
+bool Session::failed(const std::string& why) {
+  out_.status = TuneStatus::failed;
+  out_.why = why;
+  return false;
+}
+void Session::fail_run(const char* why) {
+  out_.status = TuneStatus::failed;
+  if (out_.why.empty()) out_.why = why;
+}
+
+/// Not tried again: at every problem when it is wrong or faults, at this one when it is only slow or hungry.
+void Session::reject(size_t i, const std::string& why, bool everywhere) {
+  const Choice& c = choice(i);
+  out_.rejected.push_back({c.kernel, c.config, why});
+  rejected_[i] = why;
+  journal_.add({.op = problem_.op,
+                .arch = std::string(device_.arch()),
+                .kernel = c.kernel,
+                .config = c.config,
+                .revision = c.revision,
+                .problem = everywhere ? "" : problem_.problem,
+                .why = why});
+  log(LogLevel::warning, LogTopic::tune, problem_.op, " ", problem_.problem, ": ", name_of(i), " is rejected: ", why);
+}
+
+/// What is wrong is rejected. The worker is gone afterwards if the candidate may have written anywhere.
+Session::Verdict Session::check(size_t i, int repeats, double most_us) {
+  const Answer answer =
+      ask(&Phases::check,
+          {{"do", "check"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"repeats", repeats}, {"most_us", most_us}},
+          options_.time_limit_s);
+  if (!answer.ok()) {
+    reject(i, answer.why(), is_its_fault(answer));
+    return Verdict::wrong;
+  }
+  const std::string wrong = answer.json.at("wrong");
+  const double us = answer.json.at("us");
+  if (wrong.empty()) {
+    if (answer.json.at("slow")) {
+      slow_us_[i] = us;
+      ++out_.slow;
+      return Verdict::slow;
+    }
+    if (!anchor_) {
+      anchor_ = i;
+      base_us_ = us;
+    }
+    errors_[i] = std::max(errors_[i], answer.json.value("error", 0.0));
+    return Verdict::right;
+  }
+  const bool everywhere = answer.json.value("everywhere", true);
+  reject(i, wrong, everywhere);
+  if (everywhere) worker().stop();
+  return Verdict::wrong;
+}
+
+void Session::check_all() {
+  std::vector<size_t> order = {choices_.control};  // first: it decides whether the run makes sense, and what is slow
+  double best_guess = choice(choices_.control).guess_us;
+  for (size_t i = 0; i < choices_.all.size(); ++i) {
+    if (i == choices_.control || !choice(i).refused.empty()) continue;
+    order.push_back(i);
+    best_guess = std::min(best_guess, choice(i).guess_us);
+  }
+  out_.candidates = order.size();
+  size_t done = 0;
+  for (const size_t i : order) {
+    if (out_of_time_() && !field_.empty()) break;  // what has been checked is raced
+    const Choice& c = choice(i);
+    options_.progress(str("checking ", ++done, "/", order.size(), " ", name_of(i)));
+    // Tuned again, a candidate that was too slow or too hungry at this problem has another chance.
+    if (const std::string why = journal_.quarantined(problem_.op, std::string(device_.arch()), c.kernel, c.config, c.revision,
+                                                     options_.again ? std::string("?") : problem_.problem);
+        !why.empty()) {
+      out_.rejected.push_back({c.kernel, c.config, "in quarantine: " + why});
+      rejected_[i] = "in quarantine: " + why;
+      continue;
+    }
+    const bool doubtful = c.guess_us > Pruning::kDoubtful * best_guess;
+    const double slow = options_.score_rounds > 0 ? 0 : doubtful ? std::min(kSlowInCaches, choices_.slow) : choices_.slow;
+    const Verdict verdict = check(i, 2, slow * base_us_);
+    if (verdict == Verdict::right) field_.push_back(i);
+    if (!worker().running() && !open(true)) return field_.clear();
+  }
+  out_.control_is_wrong = rejected_.contains(choices_.control);
+  if (field_.empty()) {
+    out_.status = TuneStatus::failed;
+    out_.why = "no candidate is right";
+    return;
+  }
+  std::ranges::sort(field_);  // ties go to the first in the table
+}
+
+/// Microseconds of one sample; NaN when the candidate failed, which rejects it.
+double Session::sample(size_t i, double sample_us) {
+  if (!has_ring_) {  // large tensors take longer than a sample may
+    const Answer made = ask(&Phases::ring, {{"do", "ring"}}, options_.prepare_limit_s);
+    has_ring_ = made.ok() || failed("its tensors cannot be made: " + made.why());
+    lost_worker_ = !has_ring_;
+    if (lost_worker_) return NAN;
+  }
+  const Answer answer =
+      ask(&Phases::race, {{"do", "time"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"sample_us", sample_us}},
+          options_.time_limit_s);
+  ++out_.samples;
+  if (answer.ok()) return answer.json.at("us");
+  reject(i, answer.why(), is_its_fault(answer));
+  // A GPU that faulted answers every later call with that fault.
+  worker().stop();
+  lost_worker_ = lost_worker_ || !open(false);
+  return NAN;
+}
+
+RaceResult Session::run_race(const std::vector<size_t>& field, size_t control, const RaceOptions& options, const char* what,
+                             const SampleLength& sample_us) {
+  const auto at = static_cast<size_t>(std::ranges::find(field, control) - field.begin());
+  int round = 0;
+  return race(
+      field.size(), at,
+      [&](const std::vector<size_t>& order) {
+        options_.progress(str(what, ", round ", ++round, ", ", order.size() - 1, " candidates"));
+        std::vector<double> us;
+        for (const size_t k : order) us.push_back(lost_worker_ || rejected_.contains(field[k]) ? NAN : sample(field[k], sample_us(round)));
+        return us;
+      },
+      options);
+}
+
+/// Finalists are checked again, longer; one that is wrong after all gives way. False: the run is over.
+bool Session::check_finalists(const RaceResult& first, size_t control, std::vector<size_t>& finalists) {
+  for (;;) {
+    finalists.clear();
+    for (const size_t k : ranked_of(first)) finalists.push_back(field_[k]);
+    if (std::ranges::find(finalists, control) == finalists.end()) finalists.push_back(control);
+    const auto unchecked = std::ranges::find_if(finalists, [&](size_t i) { return !thorough_.contains(i); });
+    if (unchecked == finalists.end()) return true;
+    options_.progress(str("checking finalist ", name_of(*unchecked)));
+    if (check(*unchecked, options_.repeats, 0) == Verdict::right) {
+      thorough_.insert(*unchecked);
+      continue;
+    }
+    if (*unchecked == control) {
+      fail_run("the default is not right every time");
+      return false;
+    }
+    if (!worker().running() && !open(true)) return false;
+  }
+}
+
+void Session::time_all() {
+  // Where the default is wrong, the first right candidate stands in as the control; its time is no baseline.
+  const size_t control = out_.control_is_wrong ? field_.front() : choices_.control;
+  RaceOptions options = options_.race;
+  options.out_of_time = out_of_time_;
+  const auto whole = [&](int) { return options_.sample_us; };
+  const RaceResult first = run_race(field_, control, options, "racing", [&](int round) {
+    // The first rounds part what is far apart; graphs of a GPU stay as long as they are.
+    return round <= 2 && !device_.is_gpu() ? options_.sample_us / 4 : options_.sample_us;
+  });
+  out_.rounds = first.rounds;
+  out_.discarded = first.discarded;
+  if (lost_worker_ || first.control_us <= 0) return fail_run("the default cannot be timed");
+  out_.noise = first.control_interval;
+  out_.noisy = first.noisy;
+  out_.control_us = first.control_us;
+
+  // A winner that would take the default's place is checked and timed again in a process that ran no other candidates, unless its gain is
+  // beyond doubt.
+  const double enough = -std::log(1 - options_.min_gain), clear = -std::log(1 - options_.clear_gain);
+  const auto place = [](const std::vector<size_t>& all, size_t i) { return static_cast<size_t>(std::ranges::find(all, i) - all.begin()); };
+  const auto is_clear = [&](size_t i) {
+    const Standing& s = first.standings[place(field_, i)];
+    return !first.noisy && std::isfinite(s.interval) && -s.score - s.interval >= clear;
+  };
+  const auto is_open = [&](size_t i) {
+    const Standing& s = first.standings[place(field_, i)];
+    return i != control && -s.score + (std::isfinite(s.interval) ? s.interval : 0) >= enough && !is_clear(i);
+  };
+  std::vector<size_t> finalists;
+  bool confirm = out_.control_is_wrong || is_open(field_[first.winner]);
+  if (!confirm) {
+    if (!check_finalists(first, control, finalists)) return;
+    confirm = is_open(finalists.front());  // after the winner was wrong
+  }
+  RaceResult last;
+  if (confirm) {
+    if (worker().running()) worker().ask({{"do", "close"}}, options_.time_limit_s);
+    confirming_ = out_.confirmed = true;
+    thorough_.clear();
+    if (!open(true) || !check_finalists(first, control, finalists)) return;
+    RaceOptions rules = options_.race;
+    rules.rungs = {options_.confirm_rounds};
+    rules.least_rounds = 3;  // for an interval
+    rules.out_of_time = out_of_time_;
+    rules.settled = kInfinity;
+    rules.tied = false;
+    rules.seed = options_.race.seed + 1;
+    last = run_race(finalists, control, rules, "confirming", whole);
+    const auto hidden = [&] {  // a gain, by noise
+      const Standing& s = last.standings[0];
+      return finalists.front() != control && !s.failed && -s.score >= enough && -s.score < s.interval;
+    };
+    if (!lost_worker_ && last.control_us > 0 && hidden() && !out_of_time_()) {
+      rules.rungs = {2 * options_.confirm_rounds};
+      ++rules.seed;
+      last = run_race(finalists, control, rules, "confirming longer", whole);
+    }
+    if (lost_worker_ || last.control_us <= 0) return fail_run("the default cannot be timed again");
+    out_.noise = last.control_interval;
+    out_.noisy = first.noisy || last.noisy;
+    out_.control_us = last.control_us;
+  }
+
+  const auto standing = [&](size_t i) {
+    if (!out_.confirmed) return first.standings[place(field_, i)];
+    return place(finalists, i) < finalists.size() ? last.standings[place(finalists, i)] : Standing{.failed = true};
+  };
+  const size_t winner = finalists.front();
+  const Standing won = standing(winner);
+  const bool gains = winner != control && !won.failed && (out_.confirmed ? -won.score >= std::max(enough, won.interval) : is_clear(winner));
+  finish(gains || (out_.control_is_wrong && !won.failed) ? winner : control, finalists, first, standing);
+}
+
+/// The tuned row and the default against the best of all candidates.
+void Session::score_all() {
+  if (!row_) return fail_run("it has no row to score");
+  const size_t control = out_.control_is_wrong ? field_.front() : choices_.control;
+  const std::string config = op_.plain(problem_.problem, row_->kernel, row_->config, device_);
+  const auto row = std::ranges::find_if(field_, [&](size_t i) { return choice(i).kernel == row_->kernel && choice(i).config == config; });
+  if (row == field_.end()) return fail_run("the row's kernel and config are no candidate, or wrong");
+  const size_t chosen = *row;
+
+  Score& score = out_.score;
+  RaceOptions options = options_.race;
+  options.settled = options.gate = options.give_up = kInfinity;
+  options.out_of_time = out_of_time_;
+  const auto single = [&](int) { return device_.is_gpu() ? options_.sample_us / 2 : 0.0; };  // graphs of a few calls
+  const auto whole = [&](int) { return options_.sample_us; };
+  options.rungs = {std::min(3, options_.score_rounds)};
+  const RaceResult few = run_race(field_, control, options, "scoring", single);
+  if (lost_worker_ || few.control_us <= 0) return fail_run("the default cannot be timed");
+  double least = 0;
+  for (size_t k = 0; k < field_.size(); ++k) {
+    const Standing& s = few.standings[k];
+    if (s.failed) continue;
+    ++score.timed;
+    score.configs += static_cast<size_t>(choice(field_[k]).configs);
+    score.every_us += s.us;
+    score.every_config_us += s.us * choice(field_[k]).configs;
+    least = std::min(least, s.score);
+  }
+  const double round_s = out_.phases.race / few.rounds;
+  score.complete = round_s * options_.score_rounds <= options_.score_limit_s;
+  std::vector<size_t> field;
+  for (size_t k = 0; k < field_.size(); ++k)
+    if (field_[k] == control || (!few.standings[k].failed && (score.complete || few.standings[k].score < least + std::log(1.3))))
+      field.push_back(field_[k]);
+  options.rungs = {std::max(3, options_.score_rounds - few.rounds)};
+  options.seed += 1;
+  const RaceResult every = run_race(field, control, options, "scoring", single);
+  if (lost_worker_ || every.control_us <= 0) return fail_run("the default cannot be timed");
+  out_.rounds = few.rounds + every.rounds;
+  size_t best = control;
+  least = 0;
+  for (size_t k = 0; k < field.size(); ++k)
+    if (const Standing& s = every.standings[k]; !s.failed && s.score < least) least = s.score, best = field[k];
+
+  // The least of many times looks better than it is: the three run once more, as the tuner times them.
+  std::vector<size_t> three = {control};
+  for (const size_t i : {best, chosen})
+    if (std::ranges::find(three, i) == three.end()) three.push_back(i);
+  options.rungs = {25};
+  options.seed += 1;
+  const double before_s = out_.phases.race;
+  const RaceResult last = run_race(three, control, options, "scoring the row", whole);
+  out_.phases.confirm += out_.phases.race - before_s;  // not of the loop over all
+  out_.phases.race = before_s;
+  if (lost_worker_ || last.control_us <= 0) return fail_run("the default cannot be timed again");
+  const auto us = [&](size_t i) { return last.standings[static_cast<size_t>(std::ranges::find(three, i) - three.begin())].us; };
+  if (us(chosen) < us(best)) best = chosen;
+  if (us(control) < us(best)) best = control;
+  score.best_kernel = choice(best).kernel;
+  score.best_config = choice(best).config;
+  score.best_us = us(best);
+  score.row_us = us(chosen);
+  score.default_us = out_.control_is_wrong ? 0 : us(control);
+  score.noise = last.control_interval;
+  out_.status = TuneStatus::scored;
+  out_.kernel = choice(chosen).kernel;
+  out_.config = choice(chosen).config;
+  out_.control_kernel = choice(choices_.control).kernel;
+  out_.control_config = choice(choices_.control).config;
+  out_.us = score.row_us;
+  out_.control_us = score.default_us;
+  out_.noise = score.noise;
+}
+
+/// The winner of the race and two alternatives, as places in the field, without those that were rejected since: the best of another
+/// kernel, then the best of what is left.
+std::vector<size_t> Session::ranked_of(const RaceResult& first) const {
+  std::vector<size_t> places;
+  for (size_t k = 0; k < field_.size(); ++k)
+    if (!first.standings[k].failed && !rejected_.contains(field_[k])) places.push_back(k);
+  std::ranges::stable_sort(places, {}, [&](size_t k) { return first.standings[k].score; });
+  std::vector<size_t> ranked;
+  const auto take = [&](auto&& wanted) {
+    const auto it = std::ranges::find_if(places, wanted);
+    if (it == places.end() || ranked.size() == 3) return;
+    ranked.push_back(*it);
+    places.erase(it);
+  };
+  take([&](size_t k) { return k == first.winner; });
+  if (ranked.empty()) take([](size_t) { return true; });
+  if (ranked.empty()) return ranked;
+  const std::string& kernel = choice(field_[ranked.front()]).kernel;
+  take([&](size_t k) { return choice(field_[k]).kernel != kernel; });
+  take([](size_t) { return true; });
+  take([](size_t) { return true; });
+  return ranked;
+}
+
+/// Rows of the adopted candidate and two alternatives.
+void Session::finish(size_t adopted, const std::vector<size_t>& finalists, const RaceResult& first, const StandingOf& standing) {
+  std::vector<size_t> order = {adopted};
+  std::vector<size_t> others;
+  for (const size_t i : finalists)
+    if (i != adopted && !standing(i).failed) others.push_back(i);
+  std::ranges::stable_sort(others, {}, [&](size_t i) { return standing(i).score; });
+  // The second rank is of another kernel where there is one: it serves when the first kernel cannot be loaded.
+  const auto other = std::ranges::find_if(others, [&](size_t i) { return choice(i).kernel != choice(adopted).kernel; });
+  if (other != others.end()) std::rotate(others.begin(), other, other + 1);
+  order.insert(order.end(), others.begin(), others.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(2, others.size())));
+  std::vector<TunedRow> rows;
+  for (const size_t i : order) {
+    const Standing s = standing(i);
+    const double spread = std::isfinite(s.interval) ? s.us * s.interval : 0;
+    rows.push_back({.key = problem_.problem,
+                    .units = device_.units,
+                    .rank = static_cast<int>(rows.size()) + 1,
+                    .kernel = choice(i).kernel,
+                    .config = choice(i).config,
+                    .us = s.us,
+                    .spread_us = spread,
+                    .baseline_us = out_.control_is_wrong ? 0 : out_.control_us,
+                    .error = errors_[i],
+                    .revision = choice(i).revision,
+                    .toolchain = toolchain(device_),
+                    .date = today()});
+  }
+  write_tuned(options_.folder, problem_.op, device_.arch(), rows);
+  out_.status = adopted == choices_.control ? TuneStatus::default_best : TuneStatus::tuned;
+  out_.kernel = choice(adopted).kernel;
+  out_.config = choice(adopted).config;
+  out_.control_kernel = choice(choices_.control).kernel;
+  out_.control_config = choice(choices_.control).config;
+  out_.us = rows[0].us;
+  out_.spread_us = rows[0].spread_us;
+
+  JournalRecord record{.op = problem_.op,
+                       .arch = std::string(device_.arch()),
+                       .units = device_.units,
+                       .problem = problem_.problem,
+                       .revisions = revisions_of(choices_),
+                       .kernel = out_.kernel,
+                       .config = out_.config,
+                       .us = out_.us,
+                       .control_us = out_.control_us,
+                       .race_control_us = first.control_us,
+                       .date = today(),
+                       .candidates = {}};
+  for (size_t k = 0; k < field_.size(); ++k) {
+    const Standing& s = first.standings[k];
+    if (rejected_.contains(field_[k])) continue;
+    record.candidates.push_back({.kernel = choice(field_[k]).kernel,
+                                 .config = choice(field_[k]).config,
+                                 .wrong = {},
+                                 .us = s.us,
+                                 .spread_us = std::isfinite(s.interval) ? s.us * s.interval : 0,
+                                 .error = errors_[field_[k]],
+                                 .rounds = s.rounds});
+  }
+  for (const auto& [i, us] : slow_us_)  // about: caches were warm
+    record.candidates.push_back({.kernel = choice(i).kernel,
+                                 .config = choice(i).config,
+                                 .wrong = {},
+                                 .us = base_us_ > 0 ? first.control_us * us / base_us_ : us,
+                                 .rounds = 0});
+  for (const auto& [i, why] : rejected_)
+    record.candidates.push_back({.kernel = choice(i).kernel, .config = choice(i).config, .wrong = why});
+  journal_.add(record);
+}
+
+std::string Session::revisions_of(const Choices& choices) {
+  std::set<std::string> all;
+  for (const Choice& c : choices.all)
+    if (c.refused.empty()) all.insert(c.revision);
+  std::string out;
+  for (const std::string& r : all) out += str(out.empty() ? "" : ",", r);
+  return out;
+}
+
+}  // namespace eitri::tune
