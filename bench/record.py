@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The GPU suite: what the README and docs quote of GPUs.
 GPU_ROWS = [f"tokens={t},hidden={h}" for t in (1, 16, 64, 256, 4096, 16384) for h in (4096, 7168)]
 GPU_QUANTISED = [",residual=bf16", ",residual=bf16,out=f8e4m3,quant=per_1x128", ",residual=bf16,out=i8,quant=per_token"]
+GPU_CODES = ["", ",q=f8e4m3,quant=per_1x128", ",q=f8e4m3,quant=per_1x32", ",q=f4e2m1,quant=per_1x32", ",q=f8e4m3,quant=per_tensor"]
 GPU_FEW, GPU_MANY = ([f"m={m},n={n},k={k},b_format=strided{t}" for m, n, k in shapes
                       for t in ("", ",a=i8", ",a=f8e4m3,a_quant=per_tensor,b_quant=per_tensor", ",a=f8e4m3,a_quant=per_token,b_quant=per_token")]
                      for shapes in (((1, 4096, 7168), (64, 4096, 7168)), ((4096, 4096, 4096), (4096, 7168, 2048))))
@@ -35,7 +36,7 @@ CPU_SUITES = ("coded", "gemm", "levels", "moe", "moe_coded")
 CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
-            ["bench", "quantize"] + problems([r.replace("tokens", "rows").replace("hidden", "cols") for r in GPU_ROWS]),
+            ["bench", "quantize"] + problems([r.replace("tokens", "rows").replace("hidden", "cols") + q for r in GPU_ROWS for q in GPU_CODES]),
             ["bench", "activation"] + problems([r.replace("tokens", "rows").replace("hidden", "inter") + f",kind=silu,gate=separated,out={out}"
                                                 for r in GPU_ROWS for out in ("bf16", "i8")]),
             ["bench", "gemm", "--all-kernels"] + problems(GPU_FEW), ["bench", "gemm"] + problems(GPU_MANY),

@@ -32,12 +32,12 @@ constexpr EITRI_HD int next_power_of_two(int n) {
 }
 
 /// Reductions of T over a block of kThreads, one barrier each. The array has two halves in turn, so that the next reduction may write
-/// while late lanes still read: between two uses of a half lies the barrier of the other one.
+/// while late lanes still read: between two uses of a half lies the barrier of the other one. A half has room for two numbers a warp.
 template <int kThreads, class T = float> class BlockReduce {
  public:
   static_assert(kThreads % warp_size == 0 && kThreads <= 1024);
   static constexpr int kWarps = kThreads / warp_size;
-  using Partials = Shared<T, 2 * kWarps>;
+  using Partials = Shared<T, 4 * kWarps>;
   explicit EITRI_INLINE BlockReduce(Partials& partials) : partials_(partials) {}
 
   template <class Op> EITRI_INLINE T operator()(T x, Op op) {
@@ -53,13 +53,27 @@ template <int kThreads, class T = float> class BlockReduce {
     if constexpr (kWarps == 1) return x;
     return warp_largest(of_warp(lane(), x, 0.0f));
   }
+  /// Both behind one barrier: x becomes the sum of x, y the largest y.
+  EITRI_INLINE void sum_and_largest(float& x, float& y) {
+    x = group_reduce<warp_size>(x, Sum{});
+    y = warp_largest(y);
+    if constexpr (kWarps == 1) return;
+    if (lane() == 0) partials_[slot(1, warp())] = y;
+    constexpr int kGroup = next_power_of_two(kWarps);
+    const int at = slot(1, lane());
+    x = of_warp(lane() % kGroup, x, 0.0f);
+    y = lane() < kWarps ? static_cast<float>(partials_[at]) : 0.0f;
+    x = group_reduce<kGroup>(x, Sum{});
+    y = warp_largest(y);
+  }
 
  private:
+  EITRI_INLINE int slot(int number, int of) const { return (2 * half_ + number) * kWarps + of; }
   /// x of warp `wanted`, where each warp brings its own; `neutral` where there is no such warp.
   EITRI_INLINE T of_warp(int wanted, T x, T neutral) {
-    if (lane() == 0) partials_[half_ * kWarps + warp()] = x;
+    if (lane() == 0) partials_[slot(0, warp())] = x;
     sync();
-    const T partial = wanted < kWarps ? static_cast<T>(partials_[half_ * kWarps + wanted]) : neutral;
+    const T partial = wanted < kWarps ? static_cast<T>(partials_[slot(0, wanted)]) : neutral;
     half_ ^= 1;
     return partial;
   }

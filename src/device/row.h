@@ -212,6 +212,32 @@ struct Magnitude {
       zero = fma(x[e], 0.0f, zero);
     }
   }
+  /// The same of elements as they lie in memory, of which x are the values: magnitudes of 16 bits are compared two at a time, in the order
+  /// of their bits, where infinity and NaN come last.
+  template <DType kType, int kWide> EITRI_INLINE void add(const Raw<kType, kWide>& raw, const float (&x)[kWide]) {
+    if constexpr (kBytesOf<kType> == 2) {
+      constexpr uint32_t kInfinity = kType == DType::bf16 ? 0x7f80u : 0x7c00u, kMagnitudes = 0x7fff7fffu;
+      uint32_t two = raw.w[0] & kMagnitudes;
+      EITRI_UNROLL for (int i = 1; i < kWide / 2; ++i) two = max_halves(two, raw.w[i] & kMagnitudes);
+      const uint32_t code = two >> 16 > (two & 0xffffu) ? two >> 16 : two & 0xffffu;
+      if (code < kInfinity) {
+        largest = max_number(largest, kType == DType::bf16 ? bits_float(code << 16) : from_f16(static_cast<uint16_t>(code)));
+        return;
+      }
+    }
+    add(x);
+  }
+  /// For elements whose infinities the caller sees in `largest` and then counts anew: NaN is none.
+  template <int kWide> EITRI_INLINE void add_or_infinity(const float (&x)[kWide]) {
+    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
+      largest = max_number(largest, magnitude(x[e]));
+      zero = fma(x[e], 0.0f, zero);
+    }
+  }
+  EITRI_INLINE void join(const Magnitude& other) {
+    largest = max_number(largest, other.largest);
+    zero += other.zero;
+  }
 };
 
 /// Codes of the elements to a row, for a scale whose inverse is given. With `all_finite` the scale is of these elements, none of

@@ -100,6 +100,11 @@ EITRI_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, 
 EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), sum, false);
 }
+/// The larger of each half, as unsigned numbers.
+EITRI_INLINE uint32_t max_halves(uint32_t a, uint32_t b) {
+  using Halves = uint16_t __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(uint32_t, __builtin_elementwise_max(__builtin_bit_cast(Halves, a), __builtin_bit_cast(Halves, b)));
+}
 EITRI_INLINE float magnitude(float x) { return __builtin_fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 EITRI_INLINE float max_number(float a, float b) { return __builtin_fmaxf(a, b); }

@@ -78,6 +78,17 @@ EITRI_INLINE int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
   return result;
 }
+/// The larger of each half, as unsigned numbers.
+EITRI_INLINE uint32_t max_halves(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t result;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+#else
+  const auto larger = [=](uint32_t mask) { return (a & mask) > (b & mask) ? a & mask : b & mask; };
+  return larger(0xffff0000u) | larger(0xffffu);
+#endif
+}
 EITRI_INLINE float magnitude(float x) { return fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 EITRI_INLINE float max_number(float a, float b) { return fmaxf(a, b); }

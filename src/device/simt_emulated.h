@@ -201,6 +201,11 @@ inline int32_t dot4(uint32_t a, uint32_t b, int32_t sum) {
   for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
   return sum;
 }
+/// The larger of each half, as unsigned numbers.
+inline uint32_t max_halves(uint32_t a, uint32_t b) {
+  const auto larger = [=](uint32_t mask) { return (a & mask) > (b & mask) ? a & mask : b & mask; };
+  return larger(0xffff0000u) | larger(0xffffu);
+}
 inline float magnitude(float x) { return __builtin_fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 inline float max_number(float a, float b) { return b > a || a != a ? b : a; }

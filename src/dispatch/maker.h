@@ -27,11 +27,12 @@ enum class Fill : uint8_t {
 
 struct MakerOptions {
   uint64_t seed = 1;
-  bool guards = false;     // 4 KiB canaries before and after every tensor
-  bool strided = false;    // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
-  bool poison = true;      // outputs start as NaN bits
-  double skew = 0;         // experts of tokens: the r-th most popular one has a load of 1 / r^skew; 0: all the same
-  bool zero_pads = false;  // gaps and canaries of inputs are zeros instead: results must not change
+  bool guards = false;       // 4 KiB canaries before and after every tensor
+  bool strided = false;      // rows longer than needed, the gap filled with NaN bits; starts aligned to an element only
+  bool poison = true;        // outputs start as NaN bits
+  double skew = 0;           // experts of tokens: the r-th most popular one has a load of 1 / r^skew; 0: all the same
+  bool special_rows = true;  // zeros, NaN, infinities and extremes in a few rows, for tests; benchmarks time ordinary rows
+  bool zero_pads = false;    // gaps and canaries of inputs are zeros instead: results must not change
 };
 
 class Maker {

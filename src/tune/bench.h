@@ -129,7 +129,8 @@ template <Operator Op> class Bench {
     Variant& v = variants_[i];
     if (v.call != nullptr) return v;
     v.call = std::make_unique<Call<Op>>(
-        judged_, device_, MakerOptions{.seed = i + 1, .guards = true, .strided = i == 1, .poison = true, .skew = i == 1 ? kSkew : 0});
+        judged_, device_,
+        MakerOptions{.seed = i + 1, .guards = true, .strided = i == 1, .poison = true, .skew = i == 1 ? kSkew : 0, .special_rows = i == 1});
     v.call->maker().seal();
     Op::reference(v.call->host(), &v.oracle);
     v.call->upload_inputs(stream());
@@ -213,7 +214,8 @@ template <Operator Op> class Bench {
   /// smaller problem where the op's rows stand alone, and everywhere about what the first candidate gave that was right.
   void check_whole(const std::string& name, const std::string& config, double most_us, Checked& out) {
     if (whole_ == nullptr) {
-      whole_ = std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true});
+      whole_ = std::make_unique<Call<Op>>(problem_, device_,
+                                          MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true, .special_rows = false});
       whole_->maker().seal();
       whole_->upload_inputs(stream());
     }

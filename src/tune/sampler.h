@@ -109,10 +109,12 @@ template <Operator Op> class Sampler {
     const double wanted = device_.is_gpu() ? 160e6 : std::max(64e6, 2.0 * static_cast<double>(device_.l3_bytes));
     const double room = static_cast<double>(available_memory() + arena.size()) / 2;
     const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
-    if (made == nullptr) bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .poison = false}));
+    if (made == nullptr)
+      bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .poison = false, .special_rows = false}));
     std::vector<Call<Op>*> bases = {made != nullptr ? made : bases_.back().get()};
     if (is_routed() && sets > 1) {
-      bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 2, .poison = false, .skew = kSkew}));
+      bases_.push_back(
+          std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 2, .poison = false, .skew = kSkew, .special_rows = false}));
       bases.push_back(bases_.back().get());
     }
     double of_one = 0;

@@ -50,8 +50,12 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   };
   const auto codes = [&](const Quantize::Problem& p) {
     const RowShape shape = quantize_shape(p, machine);
-    for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
-      add(quantize_entry(p, shape, quantize_registers(p, shape, machine), access), sizeof(QuantizeGrid), p.x, p.q, access);
+    for (const QuantizePass pass : {QuantizePass::amax, QuantizePass::codes}) {
+      if (pass == QuantizePass::amax && p.quant != Quant::per_tensor) continue;
+      for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
+        add(quantize_entry(p, shape, pass, quantize_registers(p, shape, machine), access), sizeof(QuantizeGrid),
+            pass == QuantizePass::amax ? DType::f32 : p.x, pass == QuantizePass::amax ? DType::i8 : p.q, access);  // stores words
+    }
   };
   for (const auto& [p, note] : RmsNorm::cases().bench) norm(p);
   for (const auto& [p, note] : Activation::cases().bench) act(p);
@@ -65,6 +69,10 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   act({.rows = 4096, .inter = 4096, .x = f16, .out = f16, .kind = ActivationKind::gelu_tanh});
   codes({.rows = 4096, .cols = 8192, .x = f32});
   codes({.rows = 16, .cols = 100'000});
+  codes({.rows = 4096, .cols = 7168, .q = f8e4m3, .quant = Quant::per_tensor});
+  codes({.rows = 4096, .cols = 7168, .q = f8e4m3fnuz, .quant = Quant::per_1x128});
+  codes({.rows = 4096, .cols = 7168, .q = f8e4m3, .quant = Quant::per_1x32});
+  codes({.rows = 4096, .cols = 7168, .q = f4e2m1, .quant = Quant::per_1x32});
   std::vector<Expectation> list;
   for (auto& [key, expectation] : unique) list.push_back(std::move(expectation));
   return list;

@@ -6,6 +6,7 @@
 #include <random>
 
 #define EITRI_SIMT_EMULATED 32
+#include "device/narrow_f4.h"
 #include "device/row.h"
 
 namespace eitri::simt32 {
@@ -57,6 +58,35 @@ TEST(SimtNumbers, small_numbers_have_the_codes_of_the_contract) {
     }
 }
 
+TEST(SimtNumbers, f4e2m1_has_the_codes_of_the_contract) {
+  const auto check = [](uint32_t bits) {
+    const float x = bits_float(bits);
+    float eight[8] = {};
+    eight[bits % 8] = x;
+    ASSERT_EQ(pack8_f4(eight, !eitri::is_nan(x)), uint32_t{encode_f4e2m1(x)} << (bits % 8 * 4)) << x;
+  };
+  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 4093) check(static_cast<uint32_t>(bits));
+  for (const float midpoint : {0.25f, 0.5f, 0.75f, 1.0f, 1.25f, 1.5f, 1.75f, 2.0f, 2.5f, 3.0f, 3.5f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f})
+    for (int off = -2; off <= 2; ++off)
+      for (const uint32_t sign : {0u, 0x80000000u}) check((float_bits(midpoint) + static_cast<uint32_t>(off)) | sign);
+  for (const uint32_t special : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7fffffffu}) check(special);
+}
+template <DType kType> void check_magnitudes_of_halves() {
+  std::mt19937 random(1);
+  for (int i = 0; i < 100000; ++i) {
+    Raw<kType, 8> raw;
+    for (uint32_t& word : raw.w) word = static_cast<uint32_t>(random()) & (i % 2 == 0 ? 0xbfffbfffu : 0xffffffffu);  // half of them finite
+    float x[8];
+    unpack(raw, x);
+    Magnitude of_values, of_halves;
+    of_values.add(x);
+    of_halves.add(raw, x);
+    ASSERT_EQ(float_bits(of_values.largest), float_bits(of_halves.largest));
+    ASSERT_EQ(of_values.all_finite(), of_halves.all_finite());
+  }
+}
+TEST(SimtNumbers, magnitudes_of_bf16_as_they_lie_in_memory) { check_magnitudes_of_halves<DType::bf16>(); }
+TEST(SimtNumbers, magnitudes_of_f16_as_they_lie_in_memory) { check_magnitudes_of_halves<DType::f16>(); }
 TEST(SimtNumbers, magnitude_passes_over_what_is_not_finite) {
   const float inf = std::numeric_limits<float>::infinity();
   Magnitude finite, mixed;

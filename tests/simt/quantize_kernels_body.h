@@ -8,11 +8,22 @@
 namespace eitri::EITRI_SIMT {
 
 constexpr auto quantize_forms() {
-  FormList<QuantizeForm, 20> list;
+  using enum Quant;
+  FormList<QuantizeForm, 32> list;
   for (const DType x : {DType::f32, DType::bf16, DType::f16}) {
-    for (const int chunks : {1, 4}) list.add({x, DType::i8, kOneChunkThreads, chunks});
-    list.add({x, DType::i8, kLongRowThreads, 0});
-    for (const DType q : {DType::f8e4m3, DType::f8e4m3fnuz}) list.add({x, q, kOneChunkThreads, 1});
+    for (const int chunks : {1, 4}) list.add({.x = x, .threads = kOneChunkThreads, .chunks = chunks});
+    list.add({.x = x, .threads = kLongRowThreads, .chunks = 0});
+    if (x == DType::f16) continue;  // is read like bf16; the GPU tier runs all forms
+    const auto one_chunk = [&](DType q, Quant quant, QuantizePass pass = QuantizePass::codes) {
+      list.add({.x = x, .q = q, .quant = quant, .pass = pass, .threads = kOneChunkThreads, .chunks = 1});
+    };
+    one_chunk(DType::i8, per_tensor, QuantizePass::amax);
+    for (const DType q : {DType::i8, DType::f8e4m3, DType::f8e4m3fnuz}) {
+      if (x == DType::f32 && q != DType::f8e4m3) continue;
+      for (const Quant quant : {per_tensor, per_token, per_1x128}) one_chunk(q, quant);
+    }
+    for (const DType q : {DType::i8, DType::f8e4m3, DType::f4e2m1})
+      if (x == DType::bf16 || q == DType::f4e2m1) one_chunk(q, per_1x32);
   }
   return list;
 }

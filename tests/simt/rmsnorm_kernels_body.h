@@ -11,9 +11,13 @@ constexpr auto rmsnorm_forms() {
   FormList<RmsNormForm, 430> list;
   using enum DType;
   const auto add = [&](RmsNormForm form) {
+    // As has_early_weights() and has_products() have them.
+    const bool products = form.quant != Quant::none && form.chunks > 0 && (form.chunks == 1 || form.residual != f32 || form.x == f32);
     form.early_weights = form.chunks > 0;
+    form.products = products;
     list.add(form);
     form.early_weights = false;
+    form.products = products && form.weight == none;
     if (form.chunks > 1) list.add(form);
   };
   const auto quant_of = [](DType out) { return out == f32 || out == bf16 || out == f16 ? Quant::none : Quant::per_token; };

@@ -67,7 +67,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
     fail_unsupported<Op>(problem, all);
   const gpu::ContextScope context(device);
   const gpu::OwnedStream stream(device);
-  Maker maker({.seed = 1});
+  Maker maker({.seed = 1, .special_rows = false});
   const auto args = Op::make(problem, maker);
   size_t bytes = 0;
   for (const auto& range : maker.ranges()) bytes += range.bytes;

@@ -58,7 +58,7 @@ Activation::Args Activation::make(const Problem& p, Maker& maker) {
   Args args;
   const int64_t columns = p.gate == GateLayout::none ? p.inter : 2 * p.inter;
   args.x = maker.input("x", p.x, {p.rows, columns}, Fill::normal);
-  if (p.rows >= 5 && columns >= 2) {
+  if (maker.options().special_rows && p.rows >= 5 && columns >= 2) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < columns; ++j) {
       store(args.x, {1, j}, 0);                          // B26

@@ -53,6 +53,11 @@ Cases<Quantize::Problem> Quantize::cases() {
   for (int64_t rows : {1, 64, 4096}) {
     out.bench.push_back(
         {{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f8e4m3, .quant = per_token}, "DeepSeek-V3 hidden, fp8"});
+    out.bench.push_back(
+        {{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f8e4m3, .quant = per_1x128}, "DeepSeek-V3 hidden, fp8 blocks"});
+    out.bench.push_back({{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f8e4m3, .quant = per_1x32}, "mxfp8"});
+    out.bench.push_back({{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f4e2m1, .quant = per_1x32}, "mxfp4"});
+    out.bench.push_back({{.rows = rows, .cols = 7168, .x = DType::bf16, .q = DType::f8e4m3, .quant = per_tensor}, "fp8, one scale"});
     out.bench.push_back({{.rows = rows, .cols = 2048, .x = DType::bf16}, "Qwen3-30B-A3B hidden"});
     out.bench.push_back({{.rows = rows, .cols = 7168, .x = DType::bf16}, "DeepSeek-V3 hidden"});
   }
@@ -98,7 +103,7 @@ void put_special_rows(const View& x) {
 Quantize::Args Quantize::make(const Problem& p, Maker& maker) {
   Args args;
   args.x = maker.input("x", p.x, {p.rows, p.cols}, Fill::normal);
-  put_special_rows(args.x);
+  if (maker.options().special_rows) put_special_rows(args.x);
   args.q = maker.output("q", p.q, {p.rows, p.cols});
   const DType scale = quantize_scale_dtype(p.q, p.quant);
   const int64_t block = quantize_block(p.quant, p.cols);

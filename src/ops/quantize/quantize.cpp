@@ -7,7 +7,7 @@
 
 #include "backend/cpu/threads.h"
 #include "base/numeric.h"
-#include "ops/quantize/blocks_kernels.h"
+#include "ops/quantize/quantize_kernels.h"
 #include "ops/quantize/row_cost.h"
 #include "ops/quantize/row_table.h"
 #include "ops/quantize/simt.h"
@@ -129,24 +129,14 @@ template <const double& kPerNs> Guess guess_rows(const Quantize::Problem& p, con
   return {.config = {}, .us = row_pass_us(device, Quantize::cost(p).bytes, elements_of(p), kPerNs)};
 }
 
-QuantizeBlocksTask blocks_task(const QuantizeArgs& args, const Quantize::Problem& p) {
-  const bool blocks = has_block_scales(p.quant);
-  const DType scale = quantize_scale_dtype(p.q, p.quant);
-  const int64_t block = quantize_block(p.quant, p.cols), scale_bytes = bits(scale) / 8;
+QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& p) {
   return {.x = static_cast<const std::byte*>(args.x.data),
           .x_stride = args.x.stride[0] * bits(p.x) / 8,
           .x_dtype = p.x,
-          .q = static_cast<std::byte*>(args.q.data),
-          .q_stride = args.q.stride[0] * bits(p.q) / 8,
-          .q_dtype = p.q,
-          .scale = static_cast<std::byte*>(args.scale.data),
-          .scale_row_stride = args.scale.stride[0] * scale_bytes,
-          .scale_block_stride = blocks ? args.scale.stride[1] * scale_bytes : 0,
-          .scale_dtype = scale,
-          .rounding = args.scale_rounding,
+          .q = static_cast<int8_t*>(args.q.data),
+          .q_stride = args.q.stride[0],
+          .scale = static_cast<float*>(args.scale.data),
           .cols = p.cols,
-          .blocks = blocks ? (p.cols + block - 1) / block : 1,
-          .block_cols = block,
           .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
           .tokens = args.tokens};
 }
@@ -166,7 +156,7 @@ void launch_rows(const QuantizeArgs& args, const Quantize::Problem& p, const Con
     spread([&](Span part) { kRows(task, part.begin, part.end); });
     return;
   }
-  QuantizeBlocksTask task = blocks_task(args, p);
+  QuantizeBlocksTask task = quantize_blocks_task(args, p);
   float scale = 0;
   if (p.quant == Quant::per_tensor) {
     std::atomic<uint32_t> amax = 0;  // bits of a magnitude, ordered as integers

@@ -1,4 +1,4 @@
-// Per-token quantisation, one function per instruction level: pointers and sizes only, since these files are compiled
+// Quantisation to i8 codes per token on CPUs, one function per instruction level: pointers and sizes only, since these files are compiled
 // per ISA.
 #pragma once
 

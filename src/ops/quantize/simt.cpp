@@ -4,20 +4,42 @@
 
 namespace eitri {
 
-QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& p) {
+QuantizeBlocksTask quantize_blocks_task(const QuantizeArgs& args, const Quantize::Problem& p) {
+  const bool blocks = has_block_scales(p.quant);
+  const DType scale = quantize_scale_dtype(p.q, p.quant);
+  const int64_t block = quantize_block(p.quant, p.cols), scale_bytes = bits(scale) / 8;
   return {.x = static_cast<const std::byte*>(args.x.data),
           .x_stride = args.x.stride[0] * bits(p.x) / 8,
           .x_dtype = p.x,
-          .q = static_cast<int8_t*>(args.q.data),
-          .q_stride = args.q.stride[0],
-          .scale = static_cast<float*>(args.scale.data),
+          .q = static_cast<std::byte*>(args.q.data),
+          .q_stride = args.q.stride[0] * bits(p.q) / 8,
+          .q_dtype = p.q,
+          .scale = static_cast<std::byte*>(args.scale.data),
+          .scale_row_stride = p.quant == Quant::per_tensor ? 0 : args.scale.stride[0] * scale_bytes,
+          .scale_block_stride = blocks ? args.scale.stride[1] * scale_bytes : 0,
+          .scale_dtype = scale,
+          .rounding = args.scale_rounding,
           .cols = p.cols,
+          .blocks = blocks ? (p.cols + block - 1) / block : 1,
+          .block_cols = block,
           .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
           .tokens = args.tokens};
 }
 
-QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape) {
-  return {.x = p.x, .q = p.q, .threads = shape.threads, .chunks = shape.chunks};
+std::span<const char* const> enum_names(QuantizePass) {
+  static constexpr const char* kNames[] = {"amax", "codes"};
+  return kNames;
+}
+
+namespace {
+
+/// Magnitudes are the same for all codes: one kernel.
+DType codes_of(const Quantize::Problem& p, QuantizePass pass) { return pass == QuantizePass::amax ? DType::i8 : p.q; }
+
+}  // namespace
+
+QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape, QuantizePass pass) {
+  return {.x = p.x, .q = codes_of(p, pass), .quant = p.quant, .pass = pass, .threads = shape.threads, .chunks = shape.chunks};
 }
 
 /// What a thread keeps of a row beside addresses and sums.
@@ -25,47 +47,76 @@ int quantize_registers(const Quantize::Problem& p, const RowShape& shape, const 
   return registers_of_rows(shape.chunks == 1 ? 40 : 64, p.rows, shape, machine);
 }
 
-SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape, int registers, RowAccess access) {
-  SimtEntry made = {
-      .file = "ops/quantize/simt.cuh",
-      .entry = "quantize_block_per_row",
-      .defines = {simt_define("X", p.x), simt_define("Q", p.q), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
-      .threads = shape.threads,
-      .blocks = blocks_for(p.rows)};
+SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape, QuantizePass pass, int registers, RowAccess access) {
+  SimtEntry made = {.file = "ops/quantize/simt.cuh",
+                    .entry = "quantize_block_per_row",
+                    .defines = {simt_define("X", p.x), simt_define("Q", codes_of(p, pass)), simt_define("QUANT", p.quant),
+                                simt_define("PASS", pass), simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks)},
+                    .threads = shape.threads,
+                    .blocks = blocks_for(p.rows)};
   define_access(made.defines, access, registers);
   return made;
 }
 
-QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p) {
-  const int wide = wide_of(p.x);
-  return {.task = quantize_task(args, p),
+int64_t quantize_parts(const Quantize::Problem& p, const SimtMachine& machine) {
+  // All threads of the second pass read them: a few blocks a unit are enough to ask for the memory's bandwidth.
+  return p.quant == Quant::per_tensor ? std::clamp<int64_t>(p.rows, 1, 8 * int64_t{machine.units}) : 0;
+}
+
+QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& p, const SimtMachine& machine, std::byte* workspace) {
+  const int wide = quantize_wide(p.x, p.q);
+  return {.task = quantize_blocks_task(args, p),
           .num_valid = p.sorted ? static_cast<const int32_t*>(args.num_valid.data) : nullptr,
+          .partials = reinterpret_cast<float*>(workspace),
+          .parts = quantize_parts(p, machine),
           .rows = p.rows,
           .blocks = blocks_for(p.rows),
           .vectors = is_whole_chunks(p.cols, wide) && is_vector_aligned(args.x, wide) && is_vector_aligned(args.q, wide) ? 1 : 0};
 }
 
+QuantizeGrid quantize_amax_grid(QuantizeGrid grid) {
+  grid.blocks = grid.parts;
+  return grid;
+}
+
 namespace {
 
 RowShape shape_of(const Quantize::Problem& p, const Config& config, const Device& device) {
-  return row_shape_with(p.cols, wide_of(p.x), config[kRowChunks], machine_of(device));
+  return row_shape_with(p.cols, quantize_wide(p.x, p.q), config[kRowChunks], machine_of(device));
 }
 Guess guess(const Quantize::Problem& p, const Device& device) {
   const RowShape shape = quantize_shape(p, machine_of(device));
+  const Cost cost = Quantize::cost(p);
+  const double first_pass = p.quant == Quant::per_tensor ? memory_pass_us(device, static_cast<double>(p.rows * p.cols) * bits(p.x) / 8) : 0;
   return {.config = {.value = {shape.chunks, quantize_registers(p, shape, machine_of(device))}},
-          .us = memory_pass_us(device, Quantize::cost(p).bytes)};
+          .us = first_pass + memory_pass_us(device, cost.bytes)};
 }
+size_t workspace(const Quantize::Problem& p, const Config&, const Device& device) {
+  return static_cast<size_t>(quantize_parts(p, machine_of(device))) * sizeof(float);
+}
+/// Of the pass that writes codes, then of the one before it, if any: each for both accesses.
 std::vector<Source> sources(const Quantize::Problem& p, const Config& config, const Device& device) {
   const RowShape shape = shape_of(p, config, device);
-  return both_accesses([&](RowAccess access) { return quantize_entry(p, shape, config[kRowRegisters], access); });
+  std::vector<Source> list;
+  for (const QuantizePass pass : {QuantizePass::codes, QuantizePass::amax}) {
+    if (pass == QuantizePass::amax && p.quant != Quant::per_tensor) break;
+    for (Source& source : both_accesses([&](RowAccess access) { return quantize_entry(p, shape, pass, config[kRowRegisters], access); }))
+      list.push_back(std::move(source));
+  }
+  return list;
 }
 void launch_row(const QuantizeArgs& args, const Quantize::Problem& p, const Config& config, Launch& launch) {
-  const QuantizeGrid grid = quantize_grid(args, p);
-  launch_kernel(launch, grid.vectors != 0 ? 0 : 1,
-                {.blocks = p.rows == 0 ? 0 : grid.blocks,
-                 .threads = shape_of(p, config, launch.device).threads,
-                 .shared_bytes = shared_bytes_of_few(grid.blocks, launch.device)},
-                grid);
+  const QuantizeGrid grid = quantize_grid(args, p, machine_of(launch.device), launch.workspace);
+  const int threads = shape_of(p, config, launch.device).threads;
+  const size_t access = grid.vectors != 0 ? 0 : 1;
+  const auto pass = [&](size_t source, const QuantizeGrid& part, int64_t blocks) {
+    launch_kernel(launch, source, {.blocks = blocks, .threads = threads, .shared_bytes = shared_bytes_of_few(part.blocks, launch.device)},
+                  part);
+  };
+  if (p.quant != Quant::per_tensor) return pass(access, grid, p.rows == 0 ? 0 : grid.blocks);
+  const QuantizeGrid amax = quantize_amax_grid(grid);
+  pass(2 + access, amax, amax.blocks);
+  pass(access, grid, grid.blocks);  // without rows too: the scale is 0
 }
 
 }  // namespace
@@ -75,12 +126,10 @@ Kernel<Quantize> quantize_simt_row() {
           .family = Family::simt,
           .target = Target::any_gpu,
           .numerics = {.accumulator = DType::f32, .repeatable = true, .batch_invariant = true},
-          .supports =
-              [](const Quantize::Problem& p, const Device&) {
-                return p.quant == Quant::per_token ? Support::yes() : Support::no("quant is ", p.quant, "; the kernel has one scale a row");
-              },
+          .supports = [](const Quantize::Problem&, const Device&) { return Support::yes(); },
           .knobs = kRowKnobs,
           .guess = guess,
+          .workspace = workspace,
           .launch = launch_row,
           .sources = sources};
 }

@@ -8,18 +8,23 @@
 namespace eitri {
 
 /// The rows of a checked call, as pointers.
-QuantizeTask quantize_task(const QuantizeArgs& args, const Quantize::Problem& problem);
+QuantizeBlocksTask quantize_blocks_task(const QuantizeArgs& args, const Quantize::Problem& problem);
 
-QuantizeForm quantize_form(const Quantize::Problem& problem, const RowShape& shape);
+std::span<const char* const> enum_names(QuantizePass);
+QuantizeForm quantize_form(const Quantize::Problem& problem, const RowShape& shape, QuantizePass pass = QuantizePass::codes);
 /// Registers without tuning.
 int quantize_registers(const Quantize::Problem& problem, const RowShape& shape, const SimtMachine& machine);
-SimtEntry quantize_entry(const Quantize::Problem& problem, const RowShape& shape, int registers, RowAccess access);
-QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& problem);
+SimtEntry quantize_entry(const Quantize::Problem& problem, const RowShape& shape, QuantizePass pass, int registers, RowAccess access);
+/// Blocks of the pass before the codes, each of which leaves a magnitude in the workspace; 0: there is no such pass.
+int64_t quantize_parts(const Quantize::Problem& problem, const SimtMachine& machine);
+QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& problem, const SimtMachine& machine, std::byte* workspace);
+/// The argument of that pass.
+QuantizeGrid quantize_amax_grid(QuantizeGrid grid);
 /// The shape without tuning.
 inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
   // What a thread keeps is small, so that many rows go with four chunks a thread (16384 x 7168
   // bf16: 4.36 TB/s, two chunks 4.05; H200, 2026-11-30, `eitri bench quantize --all-configs`).
-  return row_shape_with(p.cols, wide_of(p.x), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
+  return row_shape_with(p.cols, quantize_wide(p.x, p.q), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
 }
 
 /// quantize.simt.block_per_row.

@@ -1,22 +1,32 @@
-// What host and kernel share about the SIMT kernel of quantize.
+// What host and kernel share about the SIMT kernels of quantize.
 #pragma once
 
-#include "ops/quantize/quantize_kernels.h"
+#include "ops/quantize/blocks_kernels.h"
 
 namespace eitri {
+
+/// The passes of a call: one, or with a scale for the tensor two.
+enum class QuantizePass : uint8_t { amax, codes };
 
 /// What the kernel is compiled for.
 struct QuantizeForm {
   DType x = DType::bf16, q = DType::i8;
+  Quant quant = Quant::per_token;
+  QuantizePass pass = QuantizePass::codes;
   int threads = 0;  // of a block
   int chunks = 0;   // kept by a thread; 0: rows are read again
   bool operator==(const QuantizeForm&) const = default;
 };
 
+/// Elements that a thread takes at once: 16 bytes of x, and whole words of codes.
+EITRI_HD constexpr int quantize_wide(DType x, DType q) { return x == DType::f32 && q != DType::f4e2m1 ? 4 : 8; }
+
 /// The argument of the kernel.
 struct QuantizeGrid {
-  QuantizeTask task = {};
+  QuantizeBlocksTask task = {};
   const int32_t* num_valid = nullptr;  // with sorted_ids
+  float* partials = nullptr;           // the largest magnitude that each of `parts` blocks of the first pass saw
+  int64_t parts = 0;
   int64_t rows = 0;
   int64_t blocks = 0;
   int32_t vectors = 0;  // every row of every tensor is aligned for vector accesses

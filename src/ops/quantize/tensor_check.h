@@ -16,4 +16,17 @@ void check_tensor(const View& view, const char* op, const char* arg, Access acce
 /// Refuses an output that shares memory with another argument (not given ones never do).
 void check_apart(const View& output, const char* output_name, const View& other, const char* other_name, const char* op);
 
+/// An argument whose addresses are compared with those of several others: they are computed once.
+struct Place {
+  const View& view;
+  const char* name;
+  ByteRange range;
+  Place(const View& argument, const char* argument_name)
+      : view(argument), name(argument_name), range(argument.given() ? byte_range(argument) : ByteRange{}) {}
+};
+inline void check_apart(const Place& output, const Place& other, const char* op) {
+  if (output.range.meets(other.range)) [[unlikely]]
+    check_apart(output.view, output.name, other.view, other.name, op);
+}
+
 }  // namespace eitri

@@ -86,7 +86,7 @@ RmsNorm::Args RmsNorm::make(const Problem& p, Maker& maker) {
     args.residual = maker.input("residual", p.residual, {p.tokens, p.hidden}, Fill::normal);
     args.residual_out = maker.output("residual_out", p.residual, {p.tokens, p.hidden});
   }
-  if (p.tokens >= 5 && p.hidden >= 2) {
+  if (maker.options().special_rows && p.tokens >= 5 && p.hidden >= 2) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < p.hidden; ++j) {
       store(args.x, {1, j}, 0);  // B26

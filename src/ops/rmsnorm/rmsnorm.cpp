@@ -28,9 +28,8 @@ bool is_same(const View& a, const View& b) {
          std::equal(a.stride, a.stride + a.rank, b.stride);
 }
 /// Every kernel reads an element of a row before it writes the element in the same place, so a tensor may be its own output.
-void check_apart_or_same(const View& output, const char* output_name, const View& input, const char* input_name) {
-  if (!input.given() || is_same(output, input)) return;
-  check_apart(output, output_name, input, input_name, RmsNorm::name);
+void check_apart_or_same(const Place& output, const Place& input) {
+  if (output.range.meets(input.range) && !is_same(output.view, input.view)) check_apart(output, input, RmsNorm::name);
 }
 
 void check_of_x_or_f32(const View& view, const char* arg, Access access, DType x, std::initializer_list<int64_t> shape) {
@@ -74,23 +73,19 @@ RmsNorm::Problem RmsNorm::check(const Args& args) {
   if (args.residual.given()) {
     check_of_x_or_f32(args.residual, "residual", Access::read, x, {tokens, hidden});
     check_tensor(args.residual_out, name, "residual_out", Access::write, args.residual.dtype, {tokens, hidden});
-    check_apart_or_same(args.residual_out, "residual_out", args.x, "x");
-    check_apart_or_same(args.residual_out, "residual_out", args.residual, "residual");
-    check_apart(args.residual_out, "residual_out", args.weight, "weight", name);
-    check_apart(args.residual_out, "residual_out", args.out, "out", name);
-    check_apart(args.residual_out, "residual_out", args.scale, "scale", name);
   } else {
     require(!args.residual_out.given(), name, ": residual_out is ", args.residual_out, "; expected none (residual is not given)");
   }
-  check_apart_or_same(args.out, "out", args.x, "x");
-  check_apart_or_same(args.out, "out", args.residual, "residual");
-  check_apart(args.out, "out", args.weight, "weight", name);
-  if (args.scale.given()) {
-    check_apart(args.scale, "scale", args.out, "out", name);
-    check_apart(args.scale, "scale", args.x, "x", name);
-    check_apart(args.scale, "scale", args.weight, "weight", name);
-    check_apart(args.scale, "scale", args.residual, "residual", name);
+  const Place x_place(args.x, "x"), weight(args.weight, "weight"), residual(args.residual, "residual");
+  const Place residual_out(args.residual_out, "residual_out"), out(args.out, "out"), scale(args.scale, "scale");
+  for (const Place* output : {&residual_out, &out}) {
+    check_apart_or_same(*output, x_place);
+    check_apart_or_same(*output, residual);
+    check_apart(*output, weight, name);
   }
+  check_apart(residual_out, out, name);
+  check_apart(residual_out, scale, name);
+  for (const Place* other : {&out, &x_place, &weight, &residual}) check_apart(scale, *other, name);
   return {.tokens = tokens,
           .hidden = hidden,
           .x = x,

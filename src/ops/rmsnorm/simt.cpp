@@ -37,6 +37,13 @@ bool has_early_weights(const RowShape& shape, int registers) {
   return shape.chunks == 1 || (shape.chunks > 1 && registers >= 24 + 8 * shape.chunks);  // 4 of a row and 4 of weights a chunk
 }
 
+bool has_products(const RmsNorm::Problem& p, const RowShape& shape, int registers, RowAccess access) {
+  if (p.quant == Quant::none || shape.chunks < 1) return false;
+  if (p.weight != DType::none && !has_early_weights(shape, registers)) return false;
+  // 8 a chunk, made while the next chunks of a wide residual are still in their registers; single elements take more than vectors.
+  return shape.chunks <= 2 || (access == RowAccess::vectors && bits(p.residual) <= bits(p.x));
+}
+
 RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape, int registers) {
   return {.x = p.x,
           .weight = p.weight,
@@ -46,7 +53,8 @@ RmsNormForm rmsnorm_form(const RmsNorm::Problem& p, const RowShape& shape, int r
           .norm_weight = p.norm_weight,
           .threads = shape.threads,
           .chunks = shape.chunks,
-          .early_weights = has_early_weights(shape, registers)};
+          .early_weights = has_early_weights(shape, registers),
+          .products = has_products(p, shape, registers, RowAccess::vectors)};
 }
 
 namespace {
@@ -63,26 +71,28 @@ RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
   const RowShape one = with(1);
   const bool narrow = one.chunks == 1 && one.threads <= 512, quantised = p.quant != Quant::none;
   if (has_few_rows(p, machine)) return one.chunks == 1 && one.threads < 512 ? one : with(2);
+  if (quantised && one.threads > 512) return with(4);
   return with(p.residual == DType::none && !quantised && !narrow ? 4 : 2);
 }
 
 int rmsnorm_registers(const RmsNorm::Problem& p, const RowShape& shape, const SimtMachine& machine) {
   const bool wide_residual = bits(p.residual) > bits(p.x);
   const int wanted = shape.chunks == 1   ? 48
-                     : shape.chunks == 2 ? (has_few_rows(p, machine) || wide_residual ? 64 : 40)
+                     : shape.chunks == 2 ? (has_few_rows(p, machine) || wide_residual || p.quant != Quant::none ? 64 : 40)
                                          : (shape.chunks > 2 ? 64 : 40);
   return registers_of_rows(wanted, p.tokens, shape, machine);
 }
 
 SimtEntry rmsnorm_entry(const RmsNorm::Problem& p, const RowShape& shape, int registers, RowAccess access) {
-  SimtEntry made = {.file = "ops/rmsnorm/simt.cuh",
-                    .entry = "rmsnorm_block_per_row",
-                    .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual),
-                                simt_define("OUT", p.out), simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight),
-                                simt_define("THREADS", shape.threads), simt_define("CHUNKS", shape.chunks),
-                                simt_define("EARLY_WEIGHTS", has_early_weights(shape, registers) ? "true" : "false")},
-                    .threads = shape.threads,
-                    .blocks = blocks_for(p.tokens)};
+  SimtEntry made = {
+      .file = "ops/rmsnorm/simt.cuh",
+      .entry = "rmsnorm_block_per_row",
+      .defines = {simt_define("X", p.x), simt_define("WEIGHT", p.weight), simt_define("RESIDUAL", p.residual), simt_define("OUT", p.out),
+                  simt_define("QUANT", p.quant), simt_define("NORM_WEIGHT", p.norm_weight), simt_define("THREADS", shape.threads),
+                  simt_define("CHUNKS", shape.chunks), simt_define("EARLY_WEIGHTS", has_early_weights(shape, registers) ? "true" : "false"),
+                  simt_define("PRODUCTS", has_products(p, shape, registers, access) ? "true" : "false")},
+      .threads = shape.threads,
+      .blocks = blocks_for(p.tokens)};
   define_access(made.defines, access, registers);
   return made;
 }

@@ -1,10 +1,14 @@
 // rmsnorm.simt.block_per_row: a block takes a row. Its threads keep the row's values in registers as they lie in memory (after
 // the residual is added and rounded), sum the squares, and use the values again for the output: memory is read once and
-// written once, and bounds it. Quantised rows take a second reduction (per token) or a maximum over 16 bytes' worth of lanes
-// (groups of 128), and compute the normed values twice rather than keep them.
+// written once, and bounds it.
 //
 // Where registers allow it (early_weights), weights are fetched together with the row; else they are read when they are needed, from a
-// cache. With chunks == 0, rows of any length are read again in
+// cache. Quantised rows with early weights keep value x weight instead of the value (products): the largest magnitude of these is found together with the sum,
+// behind the same barrier (a group of 128 finds its own within a warp), and what is left to do after it is one product an element with
+// factor x inverse scale. Where such products could leave the range of normal numbers (is_ordinary), and without products, a row takes
+// the long way, in the order of the reference: the normed values, their largest magnitude by a reduction of its own, and the values again.
+//
+// With chunks == 0, rows of any length are read again in
 // every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
 //
 // Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say; EITRI_ROWS is
@@ -51,6 +55,9 @@ EITRI_INLINE void normed(const Raw<kSum, kWide>& sum, const Weights& weights, fl
   }
 }
 
+/// Numbers whose products with each other, and with scales made of them, are normal.
+EITRI_INLINE bool is_ordinary(float x) { return x >= power_of_two(-50) && x <= power_of_two(50); }
+
 template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
   constexpr DType kSum = kForm.residual == DType::none ? kForm.x : kForm.residual;
@@ -58,7 +65,11 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   constexpr bool kKeep = kForm.chunks > 0;
   constexpr int kKept = kKeep ? kForm.chunks : 1;
   constexpr bool kEarly = kForm.early_weights && kForm.weight != DType::none;
+  // Quantised rows of products; the values are read again when a row has to go the long way.
+  constexpr bool kProducts = kForm.products;
+  constexpr bool kValues = kKeep && !kProducts;
   static_assert(kKeep || !kForm.early_weights);
+  static_assert(!kProducts || (kKeep && kForm.quant != Quant::none && (kEarly || kForm.weight == DType::none)));
   const RmsNormTask& t = grid.task;
   const auto hidden = static_cast<Column<kRows>>(t.hidden);
   const int64_t chunks = kKeep ? kKept : (t.hidden + kThreads * kWide - 1) / (kThreads * kWide);
@@ -89,6 +100,8 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     // All loads before the first store, which the compiler must not pass with them.
     RmsNormInput<kForm, kWide> in[kKept];
     Raw<kSum, kWide> kept[kKept];
+    float products[kKept][kWide], largest[kKept];
+    Magnitude magnitude;
     Raw<kWeight, kWide> weights[kKept] = {};
     if constexpr (kKeep) for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load(c); });
     if constexpr (kEarly)
@@ -100,13 +113,51 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
       if constexpr (kKeep) kept[c] = sum;
       unpack(sum, v);
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares = fma(v[e], v[e], squares);
+      if constexpr (kProducts) {
+        normed<kForm>(sum, weights[c], 1.0f, products[c]);
+        Magnitude of_chunk;
+        of_chunk.add_or_infinity(products[c]);
+        largest[c] = of_chunk.largest;
+        magnitude.join(of_chunk);
+      }
     });
-    const float factor = rsqrt(quotient_by(reduce.sum(squares), grid.columns, grid.inverse_columns) + t.eps);
+    constexpr int kLanes = 128 / kWide;  // of a group: adjacent, in one warp
+    if constexpr (kProducts && kForm.quant == Quant::per_token) {
+      reduce.sum_and_largest(squares, magnitude.largest);
+    } else {
+      if constexpr (kProducts) for_each_chunk<kKept>(chunks, [&](int64_t c) { largest[c] = group_reduce<kLanes>(largest[c], Largest{}); });
+      squares = reduce.sum(squares);
+    }
+    const float factor = rsqrt(quotient_by(squares, grid.columns, grid.inverse_columns) + t.eps);
+    void* const out = byte_at(t.out, row * t.out_stride);
+    float* const scale = t.scale + row * t.scale_row_stride;
+    x.next(grid.blocks * t.x_stride);
+    residual.next(grid.blocks * t.residual_stride);
+    if constexpr (kProducts) {
+      bool ordinary = is_ordinary(factor);
+      if constexpr (kForm.quant == Quant::per_token) {
+        ordinary &= magnitude.largest == 0.0f || is_ordinary(magnitude.largest);
+      } else {
+        for_each_chunk<kKept>(chunks, [&](int64_t c) { ordinary &= largest[c] == 0.0f || is_ordinary(largest[c]); });
+        ordinary = all(ordinary);
+      }
+      if (ordinary) {
+        for_each_chunk<kKept>(chunks, [&](int64_t c) {
+          const auto first = first_of(c);
+          const Scale s = scale_of<kForm.out>((kForm.quant == Quant::per_token ? magnitude.largest : largest[c]) * factor);
+          const bool leads = kForm.quant == Quant::per_token ? c == 0 && thread() == 0 : first < hidden && thread() % kLanes == 0;
+          if (leads) *(kForm.quant == Quant::per_token ? scale : scale + first / 128 * t.scale_group_stride) = s.value;
+          store_codes<kForm.out, kRows>(products[c], factor * s.inverse, magnitude.all_finite(), out, first, hidden);
+        });
+        continue;
+      }
+    }
     // Chunk c of the normed row.
     const auto value = [&](int64_t c) {
-      const int64_t w = kEarly ? c : 0;
-      if constexpr (kForm.weight != DType::none && !kEarly) weights[w] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);
-      if constexpr (kKeep) {
+      const int64_t w = kEarly && !kProducts ? c : 0;
+      if constexpr (kForm.weight != DType::none && (!kEarly || kProducts))
+        weights[w] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);
+      if constexpr (kValues) {
         normed<kForm>(kept[c], weights[w], factor, v);
       } else {
         const void* source = kForm.residual == DType::none ? byte_at(t.x, row * t.x_stride)
@@ -115,31 +166,29 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
         normed<kForm>(sum, weights[w], factor, v);
       }
     };
-    void* const out = byte_at(t.out, row * t.out_stride);
-    float* const scale = t.scale + row * t.scale_row_stride;
+    constexpr int kPasses = kValues ? kForm.chunks : 0;
     if constexpr (kForm.quant == Quant::none) {
-      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
         store_raw<kForm.out, kWide, kRows>(pack<kForm.out>(v), out, first_of(c), hidden);
       });
     } else if constexpr (kForm.quant == Quant::per_token) {
-      Magnitude magnitude;
-      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      magnitude = {};
+      for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
         magnitude.add(v);
       });
       const Scale s = scale_of<kForm.out>(reduce.largest(magnitude.largest));
       if (thread() == 0) *scale = s.value;
-      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
         store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first_of(c), hidden);
       });
     } else {
       static_assert(kForm.quant == Quant::per_1x128);
-      constexpr int kLanes = 128 / kWide;  // of a group: adjacent, in one warp
-      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+      for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
-        Magnitude magnitude;
+        magnitude = {};
         magnitude.add(v);
         const float amax = group_reduce<kLanes>(magnitude.largest, Largest{});
         const Scale s = scale_of<kForm.out>(amax);
@@ -148,8 +197,6 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
         store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first, hidden);
       });
     }
-    x.next(grid.blocks * t.x_stride);
-    residual.next(grid.blocks * t.residual_stride);
   }
 }
 
@@ -166,7 +213,8 @@ EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) rmsnorm_block_per_row(const eit
                                                 .norm_weight = NormWeight::EITRI_NORM_WEIGHT,
                                                 .threads = EITRI_THREADS,
                                                 .chunks = EITRI_CHUNKS,
-                                                .early_weights = EITRI_EARLY_WEIGHTS},
+                                                .early_weights = EITRI_EARLY_WEIGHTS,
+                                                .products = EITRI_PRODUCTS},
                                     EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

@@ -12,6 +12,8 @@ RmsNormTask rmsnorm_task(const RmsNormArgs& args, const RmsNorm::Problem& proble
 
 /// Whether weights are kept in registers as well.
 bool has_early_weights(const RowShape& shape, int registers);
+/// Whether quantised rows are kept as products with the weights.
+bool has_products(const RmsNorm::Problem& problem, const RowShape& shape, int registers, RowAccess access);
 RmsNormForm rmsnorm_form(const RmsNorm::Problem& problem, const RowShape& shape, int registers);
 /// Registers without tuning.
 int rmsnorm_registers(const RmsNorm::Problem& problem, const RowShape& shape, const SimtMachine& machine);

@@ -13,6 +13,7 @@ struct RmsNormForm {
   int threads = 0;             // of a block
   int chunks = 0;              // kept by a thread; 0: rows are read again
   bool early_weights = false;  // kept as well
+  bool products = false;       // of values and weights are kept, of quantised rows
   bool operator==(const RmsNormForm&) const = default;
 };
 

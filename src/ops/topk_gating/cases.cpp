@@ -81,7 +81,7 @@ void put_special_rows(const View& logits) {
 TopkGating::Args TopkGating::make(const Problem& p, Maker& maker) {
   Args args;
   args.logits = maker.input("logits", p.logits, {p.tokens, p.experts}, Fill::normal);
-  put_special_rows(args.logits);
+  if (maker.options().special_rows) put_special_rows(args.logits);
   if (p.bias) {
     args.correction_bias = maker.dense("correction_bias", DType::f32, {p.experts}, Fill::normal);
     for (int64_t e = 0; e < p.experts; e += 11) store(args.correction_bias, {e}, -2 * std::fabs(load(args.correction_bias, {e})));
