@@ -71,7 +71,7 @@ EITRI_INLINE void put(const PanelTask& task, F y, std::byte* c, int64_t column, 
 
 template <ActivationKind kKind, bool kGated, Sums kSums>
 EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const std::byte* sums, int64_t sums_stride,
-                         int64_t row_begin, int64_t rows) {
+                         int64_t row_begin, int64_t rows, int64_t sums_half) {
   constexpr int64_t kOutputs = kGated ? kPanelColumns / 2 : kPanelColumns;
   const int64_t first = panel * kOutputs;
   const int64_t valid = task.n - first < kOutputs ? task.n - first : kOutputs;
@@ -84,7 +84,7 @@ EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int
     const F c_weight = F::set1(task.accumulate && task.c_weight != nullptr ? task.c_weight[i] : 1.0f);
     std::byte* c = task.c + (task.c_row_index != nullptr ? task.c_row_index[i] : i) * task.c_stride;
     const auto value = [&](int64_t column) {
-      F x = load_sums<kSums>(sums + column * 4) * factor;
+      F x = load_sums<kSums>(sums + column / 16 * sums_half + column % 16 * 4) * factor;
       if (task.b_scale != nullptr) x = x * F::load(vectors.scale + column);
       if (task.bias != nullptr) x = x + F::load(vectors.bias + column);
       return x;
@@ -103,18 +103,19 @@ EITRI_INLINE void finish(const PanelTask& task, const PanelVectors& vectors, int
 
 /// Rows [row_begin, row_begin + rows) of the task: row r of the panel's 32 sums (f32 or i32) starts at
 /// sums + r * sums_stride bytes; a gated panel has 16 gate sums, then the matching 16 up sums. Only columns that exist
-/// are written. `vectors` are those of the panel.
+/// are written. `vectors` are those of the panel. The right 16 columns are `sums_half` bytes behind the left ones.
 template <Sums kSums>
 static void finish_rows(const PanelTask& task, const PanelVectors& vectors, int64_t panel, const void* sums, int64_t sums_stride,
-                        int64_t row_begin, int64_t rows) {
+                        int64_t row_begin, int64_t rows, int64_t sums_half = 64) {
   const auto* bytes = static_cast<const std::byte*>(sums);
   with_activation(task.activation.kind, [&](auto kind) {
     constexpr ActivationKind kKind = decltype(kind)::value;
     // swiglu and situv2 have no form without a gate (the operators' checks refuse them).
     constexpr bool kNeedsGate = kKind == ActivationKind::swiglu || kKind == ActivationKind::situv2;
     if (kNeedsGate || task.gate != GateLayout::none)
-      detail::finish<kKind, true, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
-    else if constexpr (!kNeedsGate) detail::finish<kKind, false, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows);
+      detail::finish<kKind, true, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows, sums_half);
+    else if constexpr (!kNeedsGate)
+      detail::finish<kKind, false, kSums>(task, vectors, panel, bytes, sums_stride, row_begin, rows, sums_half);
   });
 }
 /// The same, when all rows of a panel are finished at once.

@@ -133,7 +133,7 @@ using PanelFn = void (*)(const PanelTask&);
 
 /// Scratch bytes that any panel kernel may need for a task of these extents: an A block of at most kScratchRows rows and
 /// kScratchA bytes, sums for those rows and all columns of the task, a packed panel, kScratchFixed of buffers.
-inline constexpr int64_t kScratchRows = 384, kScratchA = 2 << 20, kScratchFixed = 128 << 10;
+inline constexpr int64_t kScratchRows = 512, kScratchA = 2 << 20, kScratchFixed = 128 << 10;
 int64_t panel_scratch(int64_t m, int64_t k, int64_t panels, int64_t element_bytes, bool plain_b);
 
 // bf16, f16, f32: a and b of that type; coded_: a of that type, b coded panels;

@@ -92,9 +92,9 @@ double decode_rows(Target target, DType weight, Quant quant, double rows, const 
         const double groups = !scaled ? 0 : block_k(quant) == 32 ? 1 : 0.25;
         return (nibbles ? -2.5 : 10) + 0.7 * rows + groups * (5 + 0.6 * rows);
       }
-      if (fp8) return quant == Quant::per_1x32 ? 50 : quant == Quant::per_1x128 ? 50 : scaled ? 33 : 25;
-      if (!nibbles) return scaled ? 38 : 22;
-      return !scaled ? 8 : weight == DType::i4 ? 27 : short_groups ? 25 : 17;
+      if (fp8) return quant == Quant::per_1x32 || quant == Quant::per_1x128 ? 44 : scaled ? 20 : 15;
+      if (!nibbles) return scaled ? 38 : 15;
+      return !scaled ? 4 : weight == DType::i4 ? 28 : short_groups ? 25 : 4;
     case Target::x86_avx512: return fp8 ? (device.avx512_vbmi ? 3 : 5) : short_groups ? 2.6 : 2.1;
     case Target::x86_avx2: return nibbles ? 8 : 14;
     default: return 60;
@@ -123,7 +123,7 @@ struct Efficiency {
   double of_peak;
   double full_rows;
 };
-// Where the numbers come from. AMX: the tile design's study, M >= 256. The others: best of repeated calls of one thread at
+// Where the numbers come from. AMX: the head of x86_amx.cpp, M >= 256. The others: best of repeated calls of one thread at
 // n = 768, k = 2048 on a busy two-core AVX-512 machine without AMX, 2026-11-29, so they are rough: AVX-512 165 Gflop/s in f32
 // and bf16, 125 to 160 in f16, 715 in i8; AVX2 80 to 97; portable 17 to 20 (f32, bf16). The shares divide by peaks that
 // were not measured on that machine: 230 (f32) and 895 (i8) for AVX-512 from the published CPU comparison, half of 230 for AVX2.
@@ -131,7 +131,7 @@ struct Efficiency {
 Efficiency efficiency(Target target, DType dtype) {
   const bool f32 = dtype == DType::f32;
   switch (target) {
-    case Target::x86_amx: return {0.45, 16};
+    case Target::x86_amx: return {0.58, 16};
     case Target::x86_avx512: return dtype == DType::i8 ? Efficiency{0.8, 5} : Efficiency{dtype == DType::f16 ? 0.6 : 0.7, 4};
     case Target::x86_avx2: return dtype == DType::i8 ? Efficiency{0.8, 3} : Efficiency{0.7, f32 ? 1.5 : dtype == DType::f16 ? 7.0 : 5.0};
     default: return {0.7, f32 ? 1.5 : dtype == DType::f16 ? 16.0 : 4.0};
@@ -195,7 +195,7 @@ double rate_of_one(Target target, DType dtype, const Device& device) {
 
 double decoding_flops(Target target, DType weight, Quant quant, double rows, double codes, const Device& device) {
   if (rows <= 0) return 0;
-  constexpr double kBlockRows = 96, kTileBlockRows = 352;  // decoded for at a time
+  constexpr double kBlockRows = 96, kTileBlockRows = 512;  // decoded for at a time
   const double blocks = std::ceil(rows / (target == Target::x86_amx ? kTileBlockRows : kBlockRows));
   // A tile product takes its time whatever it holds.
   const double idle = target == Target::x86_amx ? std::max(0.0, static_cast<double>(kFewRows) - rows) : 0;

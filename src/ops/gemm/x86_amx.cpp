@@ -1,21 +1,28 @@
 // gemm.x86_amx.panel: rows of A times 32-column panels on AMX tiles; bf16 with f32 sums, i8 with i32 sums.
 //
-//   for each block of rows and block of k            (A block: at most 880 KiB, in L2)
+//   for each block of rows and block of k            (A block: at most 1 MiB and 512 rows, in L2)
 //     pack A: [chunk of k][group of 32 rows][k-step][2 tiles]
 //     for each panel: for each chunk of k            (20 k-steps = 40 KiB of weights: they stay in L1)
 //       for each group of rows                       block(): 2 x 2 tiles, 32 rows x 32 columns
 //         sums: zero or back from memory; per k-step 2 tiles of A, 2 of weights, 4 tile products; sums to memory
-//       the last chunk of the last block of k: epilogue of the group's rows (panel_epilogue.h)
+//       the last chunk of the last block of k: epilogue of the group's rows
 //
 // Who loads what: A streams from L2 by loads that leave L1 to the weights (the largest single effect); weights come from
 // their panel strictly in memory order, a chunk ahead of use, spread evenly over the k-steps (next chunk to L2; up to 16
-// rows: 2 KiB ahead to L1, one chunk, sums in registers over the whole block of k). Sums of a group go to memory and the
-// next group's come in between the tile products of the next block's first step, where they cost nothing; a finished
-// group's epilogue runs during the steps of the block after it, on the vector ports that tile products leave idle.
-// Bound by: weights from memory up to 64 rows, then the feed of tiles from L1 and L2.
-// Coded panels (x86_amx_decode.h): the same loops over tiles decoded a chunk at a time into L1, once for each block of rows. Decoding the
-// next chunk between the tile products of this one was slower: it takes the room in which loads from L2 wait. Up to 16 rows:
-// x86_amx_few.cpp.
+// rows: 2 KiB ahead to L1, one chunk, sums in registers over the whole block of k). Sums of a group, in tile order, go to memory and the
+// next group's come in between the tile products of the next block's first step; the last steps of a block fetch the lines that its
+// sums will be stored to. A finished group's epilogue runs during the steps of the block after it, on the vector ports that tile products
+// leave idle.
+// Coded panels (x86_amx_decode.h): the same loops over tiles decoded a chunk at a time into L1, once for each block of rows; the codes of the
+// next chunk are fetched to L2 as weights are. Decoding the next chunk between the tile products of this one was slower: it takes the room
+// in which loads from L2 wait. Up to 16 rows: x86_amx_few.cpp.
+// Bound by: weights from memory up to 64 rows, then the feed of tiles: a tile load for every product, and the exchange of sums.
+// Measured, one core of a Xeon with AMX on a shared host, 2026-11-30, M = 256, 512, 1024, as a share of the peak from registers in the same run
+// (2.2 to 2.35 TFLOP/s, 4.3 to 4.7 TOP/s): bf16 0.62 in the geometric mean, 0.52 to 0.74; i8 0.58, 0.46 to 0.70, the lowest at k = 768, where a
+// block has 12 k-steps and c is a large part of the work. Weights of f8e4m3 and i8 0.94 of the rate of bf16, i4 and mxfp8 in groups 0.85 to 0.9.
+// When something else slows the core's loads down (a busy sibling thread), all of it falls to 0.3: the time then goes with the number of tile loads.
+// Tried: blocks of 16 rows x 64 columns (less traffic from L2, five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB of A
+// 0.95; sums in rows of 128 bytes 0.98; fetching the next group's sums to L1 no change.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other
 // rows, but for coded panels on whether they are more than 16.
@@ -38,14 +45,17 @@ using namespace eitri::vec512;
 namespace tiles = eitri::EITRI_AMX_TILES;
 
 constexpr int64_t kGroupRows = 32;
-constexpr int64_t kSumsRow = kPanelColumns * 4;        // bytes of a row of sums
-constexpr int64_t kSumsTile = 16 * kSumsRow;           // from the upper 16 rows to the lower
-constexpr int64_t kSumsGroup = kGroupRows * kSumsRow;  // 4 KiB
-constexpr int64_t kStepWeights = 2 * kTileBytes;       // weights of a k-step
-constexpr int64_t kMostA = 880 << 10;                  // bytes of an A block
-constexpr int64_t kCodesAhead = 8192;                  // bytes of codes between fetch and use
-constexpr int64_t kMostCodedChunk = 20;                // k-steps decoded at a time: 40 KiB of L1
-constexpr int64_t kStreamBytes = 2 << 20;              // c of this size bypasses the caches
+constexpr int64_t kSumsRow = 64;               // bytes of a row of a tile of sums
+constexpr int64_t kSumsHalf = kTileBytes;      // from the left 16 columns to the right
+constexpr int64_t kSumsTile = 2 * kTileBytes;  // from the upper 16 rows to the lower
+constexpr int64_t kSumsGroup = 4 * kTileBytes;
+constexpr int64_t kStepWeights = 2 * kTileBytes;  // weights of a k-step
+constexpr int64_t kMostA = 1 << 20;               // bytes of an A block: half of L2
+constexpr int64_t kCodesAhead = 2048;             // bytes between a decoder and what it fetches from L2
+constexpr int64_t kMostCodedChunk = 20;           // k-steps decoded at a time: 40 KiB of L1
+constexpr int64_t kOwnSteps = 8;                  // the last steps of a block, in which it fetches the lines its sums go to
+constexpr int64_t kShortChunk = 14;               // k-steps: below, those fetches cost more than they bring
+constexpr int64_t kStreamBytes = 2 << 20;         // c of this size bypasses the caches
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -63,15 +73,16 @@ struct Plan {
     else if (task.m <= 32) *this = Plan(32, 320, 4, 8192, false);
     else if (task.m <= 64) *this = Plan(64, 160, 4, 8192, false);
     else if (task.m <= 160) *this = Plan(160, 64, 8, 16384, false);
-    else *this = Plan(352, 40, 20, 0, false);
+    else *this = Plan(kScratchRows, 0, 20, 0, false);
     if (task.block_m > 0 && task.m > 16) {
       rows = divide_up(least(task.block_m, kScratchRows), kGroupRows) * kGroupRows;
-      steps = least(steps, kMostA / (rows * kStepBytes));
+      steps = 0;
     }
     if (task.chunk_k > 0) chunk = task.chunk_k;
     if (task.codes.dtype != DType::none) chunk = least(chunk, kMostCodedChunk);
     // Even shares instead of a small rest.
     if (task.m > 16) rows = divide_up(divide_up(task.m, divide_up(task.m, rows)), kGroupRows) * kGroupRows;
+    if (steps == 0) steps = kMostA / (rows * kStepBytes);  // as many as fit
     if (all_steps > 0) steps = divide_up(all_steps, divide_up(all_steps, steps));
     chunk = divide_up(steps, divide_up(steps, chunk));
   }
@@ -84,7 +95,8 @@ struct Plan {
 struct Pending {
   const std::byte* sums = nullptr;
   const PanelVectors* vectors = nullptr;
-  int64_t panel = 0, row = 0, rows = 0;  // rows: left to do, from task row `row`
+  int64_t panel = 0, row = 0, done = 0, rows = 0;  // rows [done, rows) of the group are left; its first is task row `row`
+  bool left() const { return done < rows; }
 };
 
 /// What a block fetches for later, per k-step.
@@ -98,40 +110,80 @@ struct Ahead {
   int64_t c_column;                  // byte in the row
 };
 
-/// Whole panels straight to memory: lines of c that nobody reads soon and that fill whole cache lines.
-template <Sums kSums> void stream_rows(const PanelTask& task, const PanelVectors& vectors, const Pending& pending, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t i = pending.row + r;
-    const int64_t source = task.row_index != nullptr ? task.row_index[i] & task.row_mask : i;
-    float row_factor = task.a_scale != nullptr ? task.sum_scale * task.a_scale[source] : task.sum_scale;
-    if (task.row_weight != nullptr) row_factor *= task.row_weight[i];
-    const F factor = F::set1(row_factor);
-    F x[2];
-    for (int64_t half = 0; half < 2; ++half) {
-      x[half] = vec512::detail::load_sums<kSums>(pending.sums + r * kSumsRow + half * 64) * factor;
-      if (task.b_scale != nullptr) x[half] = x[half] * F::load(vectors.scale + half * 16);
-      if (task.bias != nullptr) x[half] = x[half] + F::load(vectors.bias + half * 16);
+/// How finished rows become c.
+enum class Finish : uint8_t {
+  general,  // panel_epilogue.h
+  whole,    // no gate, no activation, c is overwritten: whole panels by the short way below
+  stream,   // the same, past the caches: c is large, nobody reads it soon, and a panel's rows fill whole cache lines
+};
+
+/// 32 values to bf16, to nearest. The instruction takes subnormals for zeros.
+EITRI_INLINE __m512i to_bf16(F low, F high) {
+  constexpr int kSubnormal = 0x20;
+  if ((_mm512_fpclass_ps_mask(low.v, kSubnormal) | _mm512_fpclass_ps_mask(high.v, kSubnormal)) != 0) [[unlikely]]
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low.to_bf16()), high.to_bf16(), 1);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
+}
+
+/// `rows` rows of a whole panel. What does not change from row to row is read once: stores to c could change the task for all the compiler knows.
+template <Sums kSums, bool kStream> EITRI_INLINE void whole_rows(const PanelTask& task, const Pending& pending, int64_t rows) {
+  const auto put_line = [](std::byte* to, __m512i line) {
+    if constexpr (kStream) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+    else _mm512_storeu_si512(to, line);
+  };
+  const float* const a_scale = task.a_scale;
+  const float* const row_weight = task.row_weight;
+  const float* const scale = task.b_scale == nullptr ? nullptr : pending.vectors->scale;
+  const float* const bias = task.bias == nullptr ? nullptr : pending.vectors->bias;
+  const int32_t* const row_index = task.row_index;
+  const int32_t* const c_row_index = task.c_row_index;
+  const float sum_scale = task.sum_scale;
+  const bool bare =
+      kSums == Sums::f32 && sum_scale == 1 && a_scale == nullptr && row_weight == nullptr && scale == nullptr && bias == nullptr;
+  const DType c_dtype = task.c_dtype;
+  const int64_t c_stride = task.c_stride;
+  std::byte* const c_panel = task.c + pending.panel * (c_dtype == DType::f32 ? 128 : 64);
+  const std::byte* sums = pending.sums + pending.done / 16 * kSumsTile + pending.done % 16 * kSumsRow;
+  for (int64_t i = pending.row + pending.done, end = i + rows; i < end; ++i, sums += kSumsRow) {
+    F x[2] = {vec512::detail::load_sums<kSums>(sums), vec512::detail::load_sums<kSums>(sums + kSumsHalf)};
+    if (!bare) {
+      float row_factor = sum_scale;
+      if (a_scale != nullptr) row_factor *= a_scale[row_index != nullptr ? row_index[i] & task.row_mask : i];
+      if (row_weight != nullptr) row_factor *= row_weight[i];
+      const F factor = F::set1(row_factor);
+      for (int half = 0; half < 2; ++half) {
+        x[half] = x[half] * factor;
+        if (scale != nullptr) x[half] = x[half] * F::load(scale + half * 16);
+        if (bias != nullptr) x[half] = x[half] + F::load(bias + half * 16);
+      }
     }
-    std::byte* c = task.c + (task.c_row_index != nullptr ? task.c_row_index[i] : i) * task.c_stride;
-    if (task.c_dtype == DType::f32) {
-      auto* to = reinterpret_cast<float*>(c + pending.panel * 128);
-      _mm512_stream_ps(to, x[0].v);
-      _mm512_stream_ps(to + 16, x[1].v);
+    std::byte* const c = c_panel + (c_row_index != nullptr ? c_row_index[i] : i) * c_stride;
+    if (c_dtype == DType::bf16) {
+      put_line(c, to_bf16(x[0], x[1]));
+    } else if (c_dtype == DType::f32) {
+      put_line(c, _mm512_castps_si512(x[0].v));
+      put_line(c + 64, _mm512_castps_si512(x[1].v));
     } else {
-      const bool bf16 = task.c_dtype == DType::bf16;
-      const __m256i low = bf16 ? x[0].to_bf16() : x[0].to_f16(), high = bf16 ? x[1].to_bf16() : x[1].to_f16();
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(c + pending.panel * 64), _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+      put_line(c, _mm512_inserti64x4(_mm512_castsi256_si512(x[0].to_f16()), x[1].to_f16(), 1));
     }
   }
 }
 
-template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelTask& task, Pending& pending, int64_t most, bool stream) {
-  const int64_t rows = least(most, pending.rows);
-  if (stream && (pending.panel + 1) * kPanelColumns <= task.n) stream_rows<kSums>(task, *pending.vectors, pending, rows);
-  else finish_rows<kSums>(task, *pending.vectors, pending.panel, pending.sums, kSumsRow, pending.row, rows);
-  pending.sums += rows * kSumsRow;
-  pending.row += rows;
-  pending.rows -= rows;
+template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelTask& task, Pending& pending, int64_t most, Finish how) {
+  const bool whole = (pending.panel + 1) * kPanelColumns <= task.n;
+  while (most > 0 && pending.left()) {
+    const int64_t rows = least(least(most, pending.rows - pending.done), 16 - pending.done % 16);  // of one tile
+    if (how == Finish::stream && whole) {
+      whole_rows<kSums, true>(task, pending, rows);
+    } else if (how != Finish::general && whole) {
+      whole_rows<kSums, false>(task, pending, rows);
+    } else {
+      const std::byte* const sums = pending.sums + pending.done / 16 * kSumsTile + pending.done % 16 * kSumsRow;
+      finish_rows<kSums>(task, *pending.vectors, pending.panel, sums, kSumsRow, pending.row + pending.done, rows, kSumsHalf);
+    }
+    pending.done += rows;
+    most -= rows;
+  }
 }
 
 /// PREFETCHW: every machine with AMX has it, but no flag of this file announces it to the compiler.
@@ -158,7 +210,7 @@ template <Sums kSums, int kC, int kA, int kB> EITRI_INLINE void multiply() {
 }
 /// Sums tile kC of the previous block leaves, that of this block comes in.
 template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, const std::byte* sums) {
-  constexpr int64_t kAt = (kC / 2) * kSumsTile + (kC % 2) * 64;
+  constexpr int64_t kAt = (kC / 2) * kSumsTile + (kC % 2) * kSumsHalf;
   tiles::store<kC>(previous + kAt, kSumsRow);
   if constexpr (kFirst) tiles::zero<kC>();
   else tiles::load<kC>(sums + kAt, kSumsRow);
@@ -168,7 +220,7 @@ template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, c
 /// tiles: the next block, or flush(), stores them.
 template <Sums kSums, bool kFirst, int kTiles>
 void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_t steps, std::byte* previous, bool previous_has_two,
-           const std::byte* sums, Ahead ahead, Pending& pending, bool stream) {
+           std::byte* sums, Ahead ahead, Pending& pending, Finish how) {
   tiles::load_streaming<4>(a, 64);
   tiles::load<6>(b, 64);
   exchange<0, kFirst>(previous, sums);
@@ -184,10 +236,15 @@ void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_
     multiply<kSums, 3, 5, 7>();
   } else if (previous_has_two) {
     tiles::store<2>(previous + kSumsTile, kSumsRow);
-    tiles::store<3>(previous + kSumsTile + 64, kSumsRow);
+    tiles::store<3>(previous + kSumsTile + kSumsHalf, kSumsRow);
   }
+  const int64_t own_lines = steps < kShortChunk ? 0 : kTiles * kSumsTile / 64 / kOwnSteps;
   for (int64_t step = 1;; ++step) {
     fetch(ahead, task);
+    if (own_lines > 0 && step < steps && step >= steps - kOwnSteps) {
+      const std::byte* const at = sums + (step - (steps - kOwnSteps)) * own_lines * 64;
+      for (int64_t i = 0; i < own_lines; ++i) fetch_for_write(at + i * 64);
+    }
     if (step >= steps) break;
     a += kTiles * kTileBytes;
     b += kStepWeights;
@@ -202,17 +259,17 @@ void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_
       multiply<kSums, 3, 5, 7>();
     }
     // The stores of the pending sums need a few steps to retire before they are read.
-    if (pending.rows > 0 && step >= 4) finish_pending<kSums>(task, pending, 4, stream);
+    if (pending.left() && step >= 4) finish_pending<kSums>(task, pending, 4, how);
   }
-  if (pending.rows > 0) finish_pending<kSums>(task, pending, kGroupRows, stream);
+  if (pending.left()) finish_pending<kSums>(task, pending, kGroupRows, how);
 }
 
 /// Stores the sums that the last block left in tiles.
 EITRI_INLINE void flush(std::byte* previous) {
   tiles::store<0>(previous, kSumsRow);
-  tiles::store<1>(previous + 64, kSumsRow);
+  tiles::store<1>(previous + kSumsHalf, kSumsRow);
   tiles::store<2>(previous + kSumsTile, kSumsRow);
-  tiles::store<3>(previous + kSumsTile + 64, kSumsRow);
+  tiles::store<3>(previous + kSumsTile + kSumsHalf, kSumsRow);
 }
 
 /// Rows [row_begin, row_begin + rows) of A, `steps` k-steps from step_begin on, row by row in one pass (chunk by chunk would
@@ -259,7 +316,7 @@ void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t r
 
 /// The task has no k: every sum is zero, and the epilogue still runs.
 template <Sums kSums> void finish_empty(const PanelTask& task) {
-  std::memset(task.scratch, 0, kSumsRow);
+  std::memset(task.scratch, 0, kPanelColumns * 4);
   for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
     PanelVectors vectors;
     gather_vectors(task, panel, vectors);
@@ -267,11 +324,11 @@ template <Sums kSums> void finish_empty(const PanelTask& task) {
   }
 }
 
-bool may_stream(const PanelTask& task) {
+Finish finish_of(const PanelTask& task) {
+  if (task.gate != GateLayout::none || task.activation.kind != ActivationKind::none || task.accumulate) return Finish::general;
   const int64_t width = task.c_dtype == DType::f32 ? 4 : 2;
-  return task.m > 64 && task.m * task.n * width >= kStreamBytes && task.gate == GateLayout::none &&
-         task.activation.kind == ActivationKind::none && !task.accumulate &&
-         (reinterpret_cast<uintptr_t>(task.c) | static_cast<uintptr_t>(task.c_stride)) % 64 == 0;
+  const bool lines = (reinterpret_cast<uintptr_t>(task.c) | static_cast<uintptr_t>(task.c_stride)) % 64 == 0;
+  return task.m > 64 && task.m * task.n * width >= kStreamBytes && lines ? Finish::stream : Finish::whole;
 }
 
 template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
@@ -280,9 +337,12 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   const int64_t k_bytes = task.k * kElementBytes, steps = divide_up(k_bytes, kStepBytes);
   if (steps == 0) return finish_empty<kSums>(task);
   const Plan plan(task, steps);
-  const bool plain = !kCoded && task.b_row_stride != 0, stream = may_stream(task);
-  const bool fetches = !plain && !kCoded;  // of weights: decoders fetch codes themselves
+  const bool plain = !kCoded && task.b_row_stride != 0;
+  const Finish how = finish_of(task);
+  const bool fetches = !plain;
   const bool split_k = steps > plan.steps;
+  // Bytes of a k-step's weights in memory. Codes lie span by span, so that those of a step are only about here.
+  const int64_t step_bytes = !kCoded ? kStepWeights : span_bytes(task.codes) / (kSums == Sums::i32 ? kSpan / 64 : kSpan / kDecodedSteps);
   const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
@@ -311,18 +371,18 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   for (int64_t m0 = 0; m0 < task.m; m0 += plan.rows) {
     const int64_t rows = least(plan.rows, task.m - m0), row_tiles = divide_up(rows, 16);
     const int64_t groups = divide_up(row_tiles, 2);
-    const int64_t lines = divide_up(kStepWeights / 64, groups);  // of weights, per k-step of a group
+    const int64_t lines = divide_up(divide_up(step_bytes, 64), groups);  // of weights, per k-step of a group
     for (int64_t k0 = 0; k0 < steps; k0 += plan.steps) {
       const int64_t here = least(plan.steps, steps - k0);
       const bool last = k0 + here == steps;
-      const std::byte* const first_weights = task.b + task.panel_begin * weight_panel + k0 * kStepWeights;
+      const std::byte* const first_weights = task.b + task.panel_begin * weight_panel + k0 * step_bytes;
       pack_a(task, k_bytes, m0, rows, k0, here, plan.chunk, a_block, first_weights, !fetches || task.m > 160 ? 0 : 1024);
       for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
-        const std::byte* b_panel = task.b + panel * weight_panel + k0 * kStepWeights;
+        const std::byte* b_panel = task.b + panel * weight_panel + k0 * step_bytes;
         // What is read after this panel: its successor, or the first one again for other rows or another k.
         const std::byte* const next_panel = panel + 1 < task.panel_end ? b_panel + weight_panel
                                             : last                     ? task.b + task.panel_begin * weight_panel
-                                                                       : first_weights + here * kStepWeights;
+                                                                       : first_weights + here * step_bytes;
         if (plain) {
           pack_panel_steps(task, panel, kElementBytes, k0, here, plain_panel);
           b_panel = plain_panel;
@@ -334,13 +394,13 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
         std::byte* const sums = all_sums + (panel - task.panel_begin) * panel_sums;
         for (int64_t c0 = 0; c0 < here; c0 += plan.chunk) {
           const int64_t count = least(plan.chunk, here - c0);
-          const std::byte* b = b_panel + c0 * kStepWeights;
+          const std::byte* b = b_panel + c0 * step_bytes;
+          const std::byte* const soon = plan.ahead > 0 ? b + plan.ahead : c0 + count < here ? b + count * step_bytes : next_panel;
           if constexpr (kCoded) {
             unpack(task.b + panel * weight_panel, k0 + c0, count, kCodesAhead, plain_panel);
             b = plain_panel;
           }
           const bool first = k0 + c0 == 0, final = last && c0 + count == here;
-          const std::byte* const soon = plan.ahead > 0 ? b + plan.ahead : c0 + count < here ? b + count * kStepWeights : next_panel;
           for (int64_t g = 0; g < groups; ++g) {
             const bool two = row_tiles - 2 * g >= 2;
             const int64_t row = m0 + g * kGroupRows, row_end = m0 + least(rows, (g + 1) * kGroupRows);
@@ -348,11 +408,11 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
             const std::byte* const a = a_block + (c0 * row_tiles + g * 2 * count) * kTileBytes;
             Ahead ahead = {};
             ahead.weights = soon + g * lines * count * 64;
-            ahead.weight_lines = !fetches || g * lines >= kStepWeights / 64 ? 0 : lines;
+            ahead.weight_lines = !fetches || g * lines * 64 >= step_bytes ? 0 : lines;
             ahead.near = plan.near;
             ahead.sum_lines = panel_sums > 0 && panel + 1 < task.panel_end ? divide_up(kSumsGroup / 64, here) : 0;
             ahead.sums = c + panel_sums + c0 * 64 * ahead.sum_lines;
-            if (final && !stream && task.m > 64) {
+            if (final && how != Finish::stream && task.m > 64) {
               ahead.c_row = row;
               ahead.c_row_end = row_end;
               ahead.c_rows = divide_up(kGroupRows, count);
@@ -360,10 +420,10 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
             }
             const auto kernel =
                 two ? (first ? block<kSums, true, 2> : block<kSums, false, 2>) : (first ? block<kSums, true, 1> : block<kSums, false, 1>);
-            kernel(task, a, b, count, previous, previous_has_two, c, ahead, pending, stream);
+            kernel(task, a, b, count, previous, previous_has_two, c, ahead, pending, how);
             previous = c;
             previous_has_two = two;
-            if (final) pending = {c, &vectors[slot], panel, row, row_end - row};
+            if (final) pending = {c, &vectors[slot], panel, row, 0, row_end - row};
           }
         }
       }
@@ -371,8 +431,8 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   }
   flush(previous);
   tiles::release();
-  if (pending.rows > 0) finish_pending<kSums>(task, pending, kGroupRows, stream);
-  if (stream) _mm_sfence();
+  if (pending.left()) finish_pending<kSums>(task, pending, kGroupRows, how);
+  if (how == Finish::stream) _mm_sfence();
 }
 
 }  // namespace
