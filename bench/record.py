@@ -33,6 +33,7 @@ def problems(texts):
 
 
 CPU_SUITES = ("coded", "gemm", "levels", "moe", "moe_coded")
+CPU_MORE = ("coded_few", "gemm_few", "moe_one")  # parts of those, for decoding
 CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
@@ -48,7 +49,11 @@ SUITES = {
             + [["gemm", "bench", "--dtype", d, "--vs", "library", "--cold", "--m", "1,4,16,32,64"] for d in ("bf16", "i8")],
     "coded": [["gemm", "bench", "--weights", w, "--vs", "plain", "--n", "4096", "--k", "4096", *how]
               for w in CODES for how in (["--cold", "--m", "1,4,16"], ["--m", "256,1024"])],
+    "coded_few": [["gemm", "bench", "--weights", w, "--n", "4096", "--k", "4096", "--cold", "--m", "1,4,8,16"] for w in CODES],
+    "gemm_few": [["gemm", "bench", "--dtype", d, "--vs", "library", *how, "--m", "1,4,16"] for d in ("bf16", "i8")
+                 for how in (["--cold", "--n", "4096,14336", "--k", "4096"], ["--n", "768,2048,4096", "--k", "2048,4096"])],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
+    "moe_one": [["moe", "bench", "--quant", q, "--tokens", "1"] for q in ("none", "int8")],
     "moe_coded": [["moe", "bench", "--weights", w, "--tokens", "1,16"] for w in CODES],
     "levels": [["--isa", isa, "gemm", "bench", "--dtype", d, "--m", "1,16,256"]
                for isa in ("x86_avx512", "x86_avx2", "portable") for d in ("bf16", "i8", "f32", "f16")],
@@ -116,7 +121,7 @@ def main():
         "revisions": revisions(),
         "system": platform.platform(),
         "load_average": pathlib.Path("/proc/loadavg").read_text().split()[:3],
-        "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & {*CPU_SUITES, "tune_cpu"} else [])))),
+        "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & {*CPU_SUITES, *CPU_MORE, "tune_cpu"} else [])))),
         "runs": [],
     }
     for suite in options.suite or CPU_SUITES:
@@ -126,13 +131,13 @@ def main():
             print(tune_suite.table(runs))
             continue
         for arguments in SUITES[suite]:
-            full = threads + arguments + (["--budget-ms", options.budget_ms] if suite in CPU_SUITES else []) + ["--json"]
+            full = threads + arguments + (["--budget-ms", options.budget_ms] if suite in CPU_SUITES + CPU_MORE else []) + ["--json"]
             if suite.startswith("jit"):  # with an empty cache: everything is compiled
                 with tempfile.TemporaryDirectory() as folder:
                     text = run(full, {"EITRI_CACHE_DIR": folder})
             else:
                 text = run(full)
-            cases = [json.loads(line) for line in text.splitlines() if line.strip()] if suite in CPU_SUITES else [json.loads(text)]
+            cases = [json.loads(line) for line in text.splitlines() if line.strip()] if suite in CPU_SUITES + CPU_MORE else [json.loads(text)]
             result["runs"].append({"command": "eitri " + " ".join(full), "cases": cases})
     pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
     print(f"{options.out}: {sum(len(r['cases']) for r in result['runs'])} cases of {len(result['runs'])} commands")
