@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The GPU tier: every test that runs something on a GPU, or a few small cases of each kernel under compute-sanitizer.
 
-gpu_tier.py FOLDER [--tool memcheck|racecheck] [--per-kernel N]   FOLDER holds eitri and eitri_tests
+gpu_tier.py FOLDER [--tool memcheck|racecheck] [--per-kernel N] [--processes N]   FOLDER holds eitri and eitri_tests
 
 Exit code 77: there is no GPU, or no compute-sanitizer; the reason is printed. Fails when no test ran.
 """
@@ -9,6 +9,7 @@ import argparse
 import collections
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -51,6 +52,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--tool", choices=("memcheck", "racecheck"))
     parser.add_argument("--per-kernel", type=int, default=6)
+    parser.add_argument("--processes", type=int, default=min(4, os.cpu_count() or 1), help="that share the tests: most of the time is compiling")
     options = parser.parse_args()
     tests = f"{options.folder}/eitri_tests"
     doctor = json.loads(subprocess.run([f"{options.folder}/eitri", "doctor", "--json"], check=True, capture_output=True, text=True).stdout)
@@ -85,10 +87,15 @@ def main():
     flags = f"{options.folder}/gpu_tier_{options.tool or 'all'}.flags"
     with open(flags, "w", encoding="utf-8") as file:
         file.write(f"--gtest_filter={filters}\n")
-    report = f"{options.folder}/gpu_tier_{options.tool or 'all'}.json"
-    code = subprocess.run(command + [f"--gtest_flagfile={flags}", f"--gtest_output=json:{report}", "--gtest_brief=1"], check=False).returncode
+    processes, reports = [], []
+    for shard in range(options.processes):
+        reports.append(f"{options.folder}/gpu_tier_{options.tool or 'all'}-{shard + 1}.json")
+        pathlib.Path(reports[-1]).unlink(missing_ok=True)
+        processes.append(subprocess.Popen(command + [f"--gtest_flagfile={flags}", f"--gtest_output=json:{reports[-1]}", "--gtest_brief=1"],
+                                          env={**os.environ, "GTEST_TOTAL_SHARDS": str(options.processes), "GTEST_SHARD_INDEX": str(shard)}))
+    code = next((code for code in [process.wait() for process in processes] if code != 0), 0)
     ran = 0
-    if os.path.exists(report):
+    for report in filter(os.path.exists, reports):
         with open(report, encoding="utf-8") as file:
             for suite in json.load(file)["testsuites"]:
                 ran += sum(1 for test in suite["testsuite"] if test["status"] == "RUN" and test["result"] == "COMPLETED")
