@@ -123,15 +123,15 @@ struct Efficiency {
   double of_peak;
   double full_rows;
 };
-// Where the numbers come from. AMX: the head of x86_amx.cpp, M >= 256. The others: best of repeated calls of one thread at
+// Where the numbers come from. AMX: the head of x86_amx.cpp, M >= 256; the tile design's study below. The others: best of repeated calls of one thread at
 // n = 768, k = 2048 on a busy two-core AVX-512 machine without AMX, 2026-11-29, so they are rough: AVX-512 165 Gflop/s in f32
 // and bf16, 125 to 160 in f16, 715 in i8; AVX2 80 to 97; portable 17 to 20 (f32, bf16). The shares divide by peaks that
 // were not measured on that machine: 230 (f32) and 895 (i8) for AVX-512 from the published CPU comparison, half of 230 for AVX2.
 // full_rows of AVX2 is t(1) / (t(64) / 64) of those runs; of AVX-512 and portable it is an estimate.
-Efficiency efficiency(Target target, DType dtype) {
+Efficiency efficiency(Target target, DType dtype, double m) {
   const bool f32 = dtype == DType::f32;
   switch (target) {
-    case Target::x86_amx: return {0.58, 16};
+    case Target::x86_amx: return {0.45 + 0.13 * std::clamp((m - 64) / 192, 0.0, 1.0), 16};
     case Target::x86_avx512: return dtype == DType::i8 ? Efficiency{0.8, 5} : Efficiency{dtype == DType::f16 ? 0.6 : 0.7, 4};
     case Target::x86_avx2: return dtype == DType::i8 ? Efficiency{0.8, 3} : Efficiency{0.7, f32 ? 1.5 : dtype == DType::f16 ? 7.0 : 5.0};
     default: return {0.7, f32 ? 1.5 : dtype == DType::f16 ? 16.0 : 4.0};
@@ -204,8 +204,8 @@ double decoding_flops(Target target, DType weight, Quant quant, double rows, dou
 
 double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
   const DType math = multiplied_type(target, p.a, p.a_quant);
-  const Efficiency e = efficiency(target, math);
   const double m = static_cast<double>(p.m), weights = static_cast<double>(p.batch * p.n) * static_cast<double>(p.k);
+  const Efficiency e = efficiency(target, math, m);
   // Decoding takes the place of what a panel costs to load.
   const double flops = p.coded() ? 2 * m * weights + decoding_flops(target, p.weight(), p.b_quant, m, weights, device)
                                  : 2 * std::max(m, e.full_rows) * weights;
