@@ -21,8 +21,8 @@
 // (2.2 to 2.35 TFLOP/s, 4.3 to 4.7 TOP/s): bf16 0.62 in the geometric mean, 0.52 to 0.74; i8 0.58, 0.46 to 0.70, the lowest at k = 768, where a
 // block has 12 k-steps and c is a large part of the work. Weights of f8e4m3 and i8 0.94 of the rate of bf16, i4 and mxfp8 in groups 0.85 to 0.9.
 // When something else slows the core's loads down (a busy sibling thread), all of it falls to 0.3: the time then goes with the number of tile loads.
-// Tried: blocks of 16 rows x 64 columns (less traffic from L2, five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB of A
-// 0.95; sums in rows of 128 bytes 0.98; fetching the next group's sums to L1 no change.
+// Tried: blocks of 16 rows x 64 columns (less traffic from L2, but five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB
+// of A 0.95; fetching the next group's sums to L1: no clear change.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other
 // rows, but for coded panels on whether they are more than 16.
