@@ -19,6 +19,7 @@ import ctypes
 import datetime
 import gc
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -195,7 +196,8 @@ def nanoseconds(functions, rounds, seconds, on_gpu, report):
 def import_milliseconds():
     code = "import time; s = time.perf_counter(); import eitri; print((time.perf_counter() - s) * 1e3)"
     path = str(pathlib.Path(eitri.__file__).resolve().parents[1]) if "build" not in eitri.__file__ else str(pathlib.Path(eitri.__file__).parents[1])
-    return min(float(subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True).stdout)
+    return min(float(subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+                                    text=True, check=True).stdout)
                for _ in range(10))
 
 
