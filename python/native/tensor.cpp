@@ -96,6 +96,8 @@ struct Torch {
   PyObject* current_level = PyUnicode_InternFromString("_current_level");
   Ref gradient_getter;  // the descriptor of Tensor.requires_grad, and how to call it without looking it up
   descrgetfunc get_gradient = nullptr;
+  bool (*impl_has_gradient)(const void*) = nullptr;  // what the getter asks in the end
+  mutable ptrdiff_t impl_at = 0;                     // where a Python tensor has the pointer to its impl; 0: not known yet, -1: unknown
 
   Torch() {
     const Ref torch = module_if_loaded("torch");
@@ -109,8 +111,24 @@ struct Torch {
       grad_mode = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
       tracing = reinterpret_cast<void* const* (*)()>(dlsym(library, "_ZN5torch3jit6tracer15getTracingStateEv"));
     }
-    if (void* core = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY); core != nullptr)
+    if (void* core = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY); core != nullptr) {
       count_modes = reinterpret_cast<int64_t (*)()>(dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"));
+      impl_has_gradient = reinterpret_cast<bool (*)(const void*)>(dlsym(core, "_ZNK3c1010TensorImpl13requires_gradEv"));
+    }
+  }
+  static const void* pointer_at(PyObject* object, ptrdiff_t offset) {
+    const void* pointer = nullptr;
+    std::memcpy(&pointer, reinterpret_cast<const char*>(object) + offset, sizeof pointer);
+    return pointer;
+  }
+  /// Right behind the object's header, in every torch so far. It is taken only where `_cdata`, the same pointer as a number, agrees.
+  static ptrdiff_t find_impl(PyObject* tensor) {
+    const Ref number(PyObject_GetAttrString(tensor, "_cdata"));
+    const void* impl = number ? PyLong_AsVoidPtr(number.get()) : nullptr;
+    PyErr_Clear();
+    for (const size_t offset : {sizeof(PyObject), sizeof(PyObject) + sizeof(void*)})
+      if (impl != nullptr && pointer_at(tensor, static_cast<ptrdiff_t>(offset)) == impl) return static_cast<ptrdiff_t>(offset);
+    return -1;
   }
   bool grad_enabled() const {
     if (grad_mode != nullptr) return grad_mode();
@@ -131,6 +149,8 @@ struct Torch {
     return PyLong_AsLong(count.get()) != 0;
   }
   bool has_gradient(PyObject* tensor) const {
+    if (impl_at == 0) impl_at = impl_has_gradient != nullptr ? find_impl(tensor) : -1;
+    if (impl_at > 0) return impl_has_gradient(pointer_at(tensor, impl_at));
     const Ref flag =
         checked(get_gradient != nullptr ? get_gradient(gradient_getter.get(), tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor)))
                                         : PyObject_GetAttr(tensor, requires_grad));
