@@ -55,6 +55,15 @@ def compared(cases):
     return lines
 
 
+def alone(cases):
+    """Cases without a rival."""
+    shared, said = intro([case["case"] for case in cases])
+    lines = [said, "", "| case | kernel | us | of limit |", "|---|---|---|---|"]
+    for case in cases:
+        lines.append(f"| {short(case['case'], shared)} | {case['kernel']} | {number(case['us'])} | {100 * case['limit_fraction']:.0f} % |")
+    return lines
+
+
 def timed_rows(rows):
     """Rows of `eitri bench OP`."""
     shared, said = intro([row["problem"] for row in rows])
@@ -108,7 +117,7 @@ def run_lines(run):
         return [f"No case was measured; {run['left_out']} left out."]
     first = cases[0]
     if "vs_us" in first:
-        return compared(cases)
+        return compared(cases) if first["vs"] else alone(cases)
     if "rows" in first:
         return timed_rows([row for case in cases for row in case["rows"]])
     if "targets" in first:
