@@ -16,11 +16,12 @@
 // fit into the time that the lines of a k-step take to come: 12 cycles each at 13 GB/s and 2.5 GHz.
 // Measured on one core of a Xeon with AMX (2.5 GHz), 2026-11-30, n = k = 4096, weights cold, by a loop over these functions as in
 // bench/panel_bench.cpp (`eitri_bench --benchmark_filter='amx/(f8|mxf|i8_|i4|nvf).*/n4096/k4096/m(1|4|8|16)/cold'`), as a share of
-// plainly reading the same bytes in turn with it while other cores read too (9 to 11 GB/s), at m = 1, 4, 8, 16: f8 1.03, 1.04, 0.99, 0.92;
-// with 128 x 128 scales 1.01, 1.07, 0.97, 0.89; mxfp8 0.94, 0.95, 0.93, 0.81; i8 1.00, 1.02, 0.93, 0.95; i4 in groups of 32 1.01, 0.95, 0.86,
-// 0.68; mxfp4 0.91, 0.86, 0.79, 0.79; nvfp4 0.79, 0.79, 0.63, 0.49 (the AVX-512 row at m = 1: 0.84). Where other cores are quiet and a
-// read gets 13 to 15 GB/s the work weighs more: an earlier form of this with the same fetching, but sums that left every 128 k, had 0.82,
-// 0.80, 0.75, 0.70 with 128 x 128 scales, 0.76, 0.71, 0.65, 0.61 for mxfp4.
+// plainly reading the same bytes in turn with it while other cores read too (9 to 12 GB/s), at m = 1, 4, 8, 16: f8 1.12, 1.09, 1.05, 0.94;
+// with 128 x 128 scales 1.09, 1.06, 1.02, 0.88; mxfp8 0.89, 0.89, 0.96, 0.90; i8 1.10, 1.07, 1.01, 0.93; i4 in groups of 32 1.02, 1.03, 0.93,
+// 0.68, of 128 1.10, 1.02, 0.94, 0.79; mxfp4 0.93, 0.94, 0.85, 0.72; nvfp4 0.84, 0.80, 0.71, 0.45 (the AVX-512 row at m = 1: 0.87).
+// Where other cores are quiet and a read gets 13 to 15 GB/s the work weighs more: an earlier form of this with the same fetching, but
+// sums that left every 128 k, had 0.82, 0.80, 0.75, 0.70 with 128 x 128 scales, 0.76, 0.71, 0.65, 0.61 for mxfp4. Two threads, as calls:
+// bench/results/cpu-few-amx.json.
 // What does not overlap for more rows: A from L2 (4 ns of a k-step's 75), tile stores (12) and adding (6), for which reading the tiles
 // and their products leave no room: alone these take 16 to 35 ns, and decoding 25 (4 bit) to 45 (8 bit). Tried without gain: 6 and 12
 // k-steps of lead (they take room in L1: 5 to 40 % slower), storing sums one k-step later from a second pair of tiles, slots for groups
