@@ -96,6 +96,15 @@ def commit():
     return head.stdout.strip() + (" with changes" if dirty else "")
 
 
+def gpu_driver():
+    """The version that nvidia-smi says; "" where there is none."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.splitlines()[0].strip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eitri", default=str(ROOT / "build/bin/eitri"), help="the command (default build/bin/eitri)")
@@ -122,6 +131,7 @@ def main():
         "system": platform.platform(),
         "load_average": pathlib.Path("/proc/loadavg").read_text().split()[:3],
         "doctor": without_paths(json.loads(run(threads + ["doctor", "--json"] + (["--measure"] if set(options.suite or CPU_SUITES) & {*CPU_SUITES, *CPU_MORE, "tune_cpu"} else [])))),
+        "driver": gpu_driver(),
         "runs": [],
     }
     for suite in options.suite or CPU_SUITES:

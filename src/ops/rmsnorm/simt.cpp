@@ -71,7 +71,8 @@ RowShape rmsnorm_shape(const RmsNorm::Problem& p, const SimtMachine& machine) {
   const RowShape one = with(1);
   const bool narrow = one.chunks == 1 && one.threads <= 512, quantised = p.quant != Quant::none;
   if (has_few_rows(p, machine)) return one.chunks == 1 && one.threads < 512 ? one : with(2);
-  if (quantised && one.threads > 512) return with(4);
+  // Products of four chunks fit beside values of 16 bits only.
+  if (quantised && one.threads > 512 && bits(p.x) == 16 && bits(p.residual) <= 16) return with(4);
   return with(p.residual == DType::none && !quantised && !narrow ? 4 : 2);
 }
 
