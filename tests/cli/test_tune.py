@@ -183,7 +183,9 @@ def test_a_tuner_beside_a_program_ends_with_it_whatever_it_is_at(tmp_path):
 def test_an_interrupted_program_leaves_no_blocking_tuner(tmp_path):
     process = subprocess.Popen([str(COMMAND), "gemm", "bench", "--m", "3000", "--n", "4096", "--k", "4096"],
                                env={**ENVIRONMENT, "EITRI_TUNE": "block:60", "EITRI_CACHE_DIR": str(tmp_path / "cache")}, cwd=tmp_path,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               # A job in a shell's background ignores it, and so would what it starts.
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert wait_until(lambda: any("tune worker" in line for line in processes_in(tmp_path)), 60)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) != 0

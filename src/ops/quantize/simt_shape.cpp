@@ -1,16 +1,24 @@
 #include "ops/quantize/simt_shape.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace eitri {
 
+namespace {
+
+/// n / d rounded up, for a power of two: every call asks, and a division of 64 bits costs as much as a check of a tensor.
+int64_t parts_of(int64_t n, int64_t d) { return (n + d - 1) >> std::countr_zero(static_cast<uint64_t>(d)); }
+
+}  // namespace
+
 RowShape row_shape_with(int64_t columns, int wide, int64_t chunks, const SimtMachine& machine) {
   constexpr int64_t kMaxThreads = 1024, kMaxChunks = 4;
-  const int64_t vectors = std::max<int64_t>(1, (columns + wide - 1) / wide);
+  const int64_t vectors = std::max<int64_t>(1, parts_of(columns, wide));
   for (; chunks > 0 && chunks <= kMaxChunks; chunks *= 2) {
-    const int64_t each = (vectors + chunks - 1) / chunks, threads = (each + machine.warp_size - 1) / machine.warp_size * machine.warp_size;
+    const int64_t threads = parts_of(parts_of(vectors, chunks), machine.warp_size) * machine.warp_size;
     // 64 registers a thread at 1024 threads.
-    if (threads <= kMaxThreads / std::max<int64_t>(1, chunks / 2)) return {static_cast<int>(threads), static_cast<int>(chunks)};
+    if (threads * std::max<int64_t>(1, chunks / 2) <= kMaxThreads) return {static_cast<int>(threads), static_cast<int>(chunks)};
   }
   return {static_cast<int>(kMaxThreads), 0};
 }
@@ -36,8 +44,8 @@ int registers_of_rows(int wanted, int64_t rows, const RowShape& shape, const Sim
 }
 
 int shared_bytes_of_few(int64_t blocks, const Device& device) {
-  const int64_t a_unit = (blocks + device.units - 1) / device.units;
-  return a_unit < 1 || a_unit > 2 ? 0 : device.shared_bytes / static_cast<int>(a_unit + 1) + 1024;
+  if (blocks < 1 || blocks > 2 * int64_t{device.units}) return 0;
+  return (blocks <= device.units ? device.shared_bytes / 2 : device.shared_bytes / 3) + 1024;
 }
 
 void define_access(std::vector<std::string>& defines, RowAccess access, int registers) {
@@ -47,10 +55,10 @@ void define_access(std::vector<std::string>& defines, RowAccess access, int regi
 
 bool is_vector_aligned(const View& view, int wide) {
   if (!view.given()) return true;
-  const int64_t bytes = std::min<int64_t>(16, int64_t{wide} * bits(view.dtype) / 8);
-  const int64_t rows = view.rank > 1 ? view.shape[0] : 1;
-  return reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(bytes) == 0 &&
-         (rows <= 1 || view.stride[0] * bits(view.dtype) / 8 % bytes == 0);
+  const int element = bits(view.dtype);
+  const auto rest = static_cast<uintptr_t>(std::min(16, wide * element / 8)) - 1;  // of an address, below a power of two
+  const int64_t stride = view.rank > 1 && view.shape[0] > 1 ? view.stride[0] * element / 8 : 0;
+  return ((reinterpret_cast<uintptr_t>(view.data) | static_cast<uintptr_t>(stride)) & rest) == 0;
 }
 
 }  // namespace eitri

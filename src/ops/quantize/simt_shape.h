@@ -63,8 +63,8 @@ template <class T> std::string simt_define(const char* name, const T& value) { r
 
 /// May threads read and write `wide` elements of every row of the tensor at once? Absent tensors do not matter.
 bool is_vector_aligned(const View& view, int wide);
-/// Rows of this many columns consist of whole chunks, and 32 bits count them.
-inline bool is_whole_chunks(int64_t columns, int wide) { return columns % wide == 0 && columns < int64_t{1} << 28; }
+/// Rows of this many columns consist of whole chunks, of a power of two elements, and 32 bits count them.
+inline bool is_whole_chunks(int64_t columns, int wide) { return (columns & (wide - 1)) == 0 && columns < int64_t{1} << 28; }
 
 /// How a kernel is compiled to reach rows, as in device/row.h. The sources of a row kernel are the entry for `vectors`, and on
 /// demand the one for `elements`; grid.vectors says which one a call takes.
