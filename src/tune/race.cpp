@@ -138,12 +138,14 @@ class Race {
     result_.winner = best;
     for (size_t i = 0; i < tracks_.size(); ++i) {
       const Track& track = tracks_[i];
-      result_.standings.push_back({.index = i,
-                                   .score = track.score(),
-                                   .interval = track.interval(),
-                                   .us = result_.control_us * std::exp(track.score()),
-                                   .rounds = static_cast<int>(track.logs.size()),
-                                   .failed = track.failed || track.logs.empty()});
+      result_.standings.push_back(
+          {.index = i,
+           .score = track.score(),
+           .interval = track.interval(),
+           .us = result_.control_us * std::exp(track.score()),
+           .rounds = static_cast<int>(track.logs.size()),
+           .ahead = static_cast<int>(std::ranges::count_if(track.logs, [&](double l) { return l <= std::log(1 - options_.min_gain); })),
+           .failed = track.failed || track.logs.empty()});
     }
     // Ties: the control, else the lowest index. Only what ran to the end may tie: times of fewer rounds say less.
     const double bar = tracks_[best].score() + noise();
@@ -170,6 +172,15 @@ class Race {
 };
 
 }  // namespace
+
+double chance_of(int ahead, int rounds) {
+  double sum = 0, ways = 1;  // ways: of k rounds out of all
+  for (int k = 0; k <= rounds; ++k) {
+    if (k >= ahead) sum += ways;
+    ways = ways * (rounds - k) / (k + 1);
+  }
+  return sum / std::exp2(rounds);
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;

@@ -16,14 +16,15 @@ struct RaceOptions {
   std::vector<int> rungs = {2, 3, 6, 12};
   double far = 1.35;  // times the leader's time, the least of both
   size_t keep_at_least = 3;
-  double tie = 0.01;      // candidates within this of the best, or within the noise, are equal: the lowest index wins
-  double settled = 0.01;  // stops when the leader is ahead of the rest by this and the noise
-  bool tied = true;       // stops when all that are left are surely equal
-  double gate = 0.05;     // a round counts if its controls differ by less
-  double give_up = 0;     // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
-  double discard = 1;     // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
-  uint64_t seed = 1;      // of the order within rounds
-  int least_rounds = 1;   // that a race has when its time is over
+  double tie = 0.01;       // candidates within this of the best, or within the noise, are equal: the lowest index wins
+  double settled = 0.01;   // stops when the leader is ahead of the rest by this and the noise
+  bool tied = true;        // stops when all that are left are surely equal
+  double gate = 0.05;      // a round counts if its controls differ by less
+  double min_gain = 0.02;  // see Standing::ahead
+  double give_up = 0;      // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
+  double discard = 1;      // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
+  uint64_t seed = 1;       // of the order within rounds
+  int least_rounds = 1;    // that a race has when its time is over
   std::function<bool()> out_of_time = [] { return false; };  // asked between rounds; the race ends at the first good moment
 };
 
@@ -34,6 +35,7 @@ struct Standing {
   double interval = 0;  // half width: twice the standard error of the median, by the MAD
   double us = 0;        // control's median time * exp(score)
   int rounds = 0;
+  int ahead = 0;        // rounds in which it saved at least min_gain over the control
   bool failed = false;  // it gave no time; never wins
 };
 
@@ -52,6 +54,9 @@ using TimeRound = std::function<std::vector<double>(const std::vector<size_t>& o
 /// `count` candidates, 0 .. count-1, of which `control` is one.
 RaceResult race(size_t count, size_t control, const TimeRound& time_round, const RaceOptions& options = {});
 
+/// The probability of being ahead in so many rounds or more where that is as likely as not. It asks nothing of the noise, whose outliers make
+/// intervals wide: a candidate that is ahead in 22 of 27 rounds has a gain.
+double chance_of(int ahead, int rounds);
 double median(std::vector<double> values);
 /// Twice the standard error of the median of these, estimated by the median absolute deviation; infinity for fewer than 3.
 double interval_of(const std::vector<double>& values);

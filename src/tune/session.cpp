@@ -236,6 +236,8 @@ void Session::time_all() {
   // beyond doubt.
   const double enough = -std::log(1 - options_.min_gain), clear = -std::log(1 - options_.clear_gain);
   const auto place = [](const std::vector<size_t>& all, size_t i) { return static_cast<size_t>(std::ranges::find(all, i) - all.begin()); };
+  constexpr double kUnlikely = 0.0025;  // 9 of 9 rounds, or 22 of 27
+  const auto is_sure = [](const Standing& s) { return -s.score >= s.interval || chance_of(s.ahead, s.rounds) < kUnlikely; };
   const auto is_clear = [&](size_t i) {
     const Standing& s = first.standings[place(field_, i)];
     return !first.noisy && std::isfinite(s.interval) && -s.score - s.interval >= clear;
@@ -258,6 +260,7 @@ void Session::time_all() {
     if (!open(true) || !check_finalists(first, control, finalists)) return;
     RaceOptions rules = options_.race;
     rules.rungs = {options_.confirm_rounds};
+    rules.min_gain = options_.min_gain;
     rules.least_rounds = 3;  // for an interval
     rules.out_of_time = out_of_time_;
     rules.settled = kInfinity;
@@ -266,10 +269,10 @@ void Session::time_all() {
     last = run_race(finalists, control, rules, "confirming", whole);
     const auto hidden = [&] {  // a gain, by noise
       const Standing& s = last.standings[0];
-      return finalists.front() != control && !s.failed && -s.score >= enough && -s.score < s.interval;
+      return finalists.front() != control && !s.failed && -s.score >= enough && !is_sure(s);
     };
     if (!lost_worker_ && last.control_us > 0 && hidden() && !out_of_time_()) {
-      rules.rungs = {2 * options_.confirm_rounds};
+      rules.rungs = {3 * options_.confirm_rounds};
       ++rules.seed;
       last = run_race(finalists, control, rules, "confirming longer", whole);
     }
@@ -285,7 +288,7 @@ void Session::time_all() {
   };
   const size_t winner = finalists.front();
   const Standing won = standing(winner);
-  const bool gains = winner != control && !won.failed && (out_.confirmed ? -won.score >= std::max(enough, won.interval) : is_clear(winner));
+  const bool gains = winner != control && !won.failed && (out_.confirmed ? -won.score >= enough && is_sure(won) : is_clear(winner));
   finish(gains || (out_.control_is_wrong && !won.failed) ? winner : control, finalists, first, standing);
 }
 

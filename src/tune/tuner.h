@@ -27,7 +27,7 @@ struct TuneOptions {
   double min_gain = 0.02;        // that a candidate must save over the default, and more than the noise
   Pruning pruning = {};
   double sample_us = 1000;  // a sample lasts at least this long
-  int confirm_rounds = 9;   // and twice as many more where the noise hides a gain
+  int confirm_rounds = 9;   // and three times as many more where the noise hides a gain
   double clear_gain = 0.1;  // less its interval: then the race's result needs no confirmation
   int repeats = 20;         // calls of a finalist that must give the same bits; other candidates are called twice
   /// Not 0: nothing is tuned, the row of each problem is scored. Every candidate is timed in this many rounds, of single calls on a CPU.
