@@ -66,7 +66,7 @@ inline constexpr ScaleRounding kScaleDown{0}, kScaleUp{1}, kScaleEven{2};
 /// q = code(x / scale), rounded to nearest even, saturating; scale = the largest finite magnitude / the largest code. `quant` says what
 /// shares a scale: per_tensor, per_token (a row), per_1x128, per_1x32 (the last block of a row may be partial). q i8, f8e4m3 or
 /// f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4). See base/numeric.h for the rules.
-/// With sorted_ids, rows at padding positions are neither read nor written. GPUs: per_token.
+/// With sorted_ids, rows at padding positions are neither read nor written.
 struct QuantizeArgs {
   View x = {};      // f32, bf16, f16 [rows, cols]; with f4e2m1 an even number of columns
   View q = {};      // [rows, cols]
