@@ -213,13 +213,18 @@ class Interrupt {
 std::string finish(Process& process, double limit_s) {
   const Interrupt interrupt;
   const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
+  const auto left_ms = [&] {  // rounded up: 0 is the limit itself
+    const auto left = limit - Clock::now();
+    return left <= Clock::duration::zero() ? 0 : std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+  };
   std::string printed;
-  for (bool open = true; open && !interrupt.seen();) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
+  bool late = false;
+  for (bool open = true; open && !late && !interrupt.seen();) {
     struct pollfd wait = {.fd = process.output, .events = POLLIN, .revents = 0};
-    constexpr long kLook = 100;  // ms: another thread may get the signal
-    const int ready = left <= 0 ? 0 : ::poll(&wait, 1, static_cast<int>(std::min<long>(left, kLook)));
-    if ((ready < 0 && errno == EINTR) || (ready == 0 && left > kLook)) continue;
+    constexpr int64_t kLook = 100;  // ms: another thread may get the signal
+    const int ready = ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms(), kLook)));
+    late = left_ms() == 0;
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
     char chunk[4096];
     const ssize_t n = ready > 0 ? ::read(process.output, chunk, sizeof chunk) : 0;
     if (n < 0 && errno == EINTR) continue;
@@ -227,13 +232,20 @@ std::string finish(Process& process, double limit_s) {
     if (printed.size() > 16384) printed.erase(0, printed.size() - 8192);
     open = n > 0;
   }
-  const bool late = Clock::now() >= limit;
-  const bool interrupted = interrupt.seen();
-  if (late || interrupted) ::kill(-process.pid, SIGKILL);
+  // A process that has closed its output may still be stuck.
   int status = 0;
   pid_t got = 0;
-  while ((got = ::waitpid(process.pid, &status, 0)) < 0 && errno == EINTR) {
+  bool killed = false;
+  while (got == 0 || (got < 0 && errno == EINTR)) {
+    late = late || left_ms() == 0;
+    if (!killed && (late || interrupt.seen())) {
+      ::kill(-process.pid, SIGKILL);
+      killed = true;
+    }
+    got = ::waitpid(process.pid, &status, killed ? 0 : WNOHANG);
+    if (got == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+  const bool interrupted = interrupt.seen();
   ::close(process.input);
   ::close(process.output);
   if (interrupted) return "it was interrupted";

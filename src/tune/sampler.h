@@ -108,11 +108,15 @@ template <Operator Op> class Sampler {
     const double bytes = std::max(1.0, Op::cost(problem_).bytes);
     const double wanted = device_.is_gpu() ? 160e6 : std::max(64e6, 2.0 * static_cast<double>(device_.l3_bytes));
     const double room = static_cast<double>(available_memory() + arena.size()) / 2;
-    const auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
+    auto sets = static_cast<size_t>(std::clamp(std::min(std::ceil(wanted / bytes), room / (3 * bytes)), 1.0, 48.0));
+    // Balanced and skewed ones, as many of each, where memory holds two.
+    const bool in_pairs = is_routed() && room >= 6 * bytes;
+    const auto whole = [&](size_t count) { return in_pairs ? std::max<size_t>(2, count & ~size_t{1}) : count; };
+    sets = whole(sets);
     if (made == nullptr)
       bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .poison = false, .special_rows = false}));
     std::vector<Call<Op>*> bases = {made != nullptr ? made : bases_.back().get()};
-    if (is_routed() && sets > 1) {
+    if (in_pairs) {
       bases_.push_back(
           std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 2, .poison = false, .skew = kSkew, .special_rows = false}));
       bases.push_back(bases_.back().get());
@@ -120,7 +124,7 @@ template <Operator Op> class Sampler {
     double of_one = 0;
     for (const auto& range : bases[0]->maker().ranges()) of_one += static_cast<double>(range.bytes);
     const auto most = static_cast<size_t>(std::max(wanted, kRingBytes) / std::max(1.0, of_one));
-    ring_.emplace(bases, std::clamp<size_t>(most, 1, sets), device_, stream, arena);
+    ring_.emplace(bases, whole(std::clamp<size_t>(most, 1, sets)), device_, stream, arena);
   }
 
   /// What a call takes, about: then the first sample needs no call to find out.

@@ -33,7 +33,7 @@ Outcome Session::run() {
     if (!field_.empty()) options_.score_rounds > 0 ? score_all() : time_all();
   }
   // Memory goes back; the process stays for the next problem.
-  if (confirming_ && worker().running()) worker().ask({{"do", "close"}}, options_.time_limit_s);
+  if (worker().running()) worker().ask({{"do", "close"}}, options_.time_limit_s);
   out_.workers = started() - before;
   return std::move(out_);
 }
@@ -240,7 +240,10 @@ void Session::time_all() {
   const auto is_sure = [](const Standing& s) { return -s.score >= s.interval || chance_of(s.ahead, s.rounds) < kUnlikely; };
   const auto is_clear = [&](size_t i) {
     const Standing& s = first.standings[place(field_, i)];
-    return !first.noisy && std::isfinite(s.interval) && -s.score - s.interval >= clear;
+    // The spread of a few rounds says little of what the next ones would be: then a gain of half at least.
+    constexpr int kRounds = 6;
+    const bool lasts = s.rounds >= kRounds || -s.score >= std::log(2.0);
+    return !first.noisy && lasts && std::isfinite(s.interval) && -s.score - s.interval >= clear;
   };
   const auto is_open = [&](size_t i) {
     const Standing& s = first.standings[place(field_, i)];

@@ -57,6 +57,25 @@ std::vector<EmulatedLaunch> quantize_launches(const QuantizeArgs& args, const Qu
 
 TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<64>); }
 TEST(SimtOps, rmsnorm_with_few_registers_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<32>); }
+TEST(SimtOps, rmsnorm_of_products_that_vanish) {
+  // Each product of value and weight is 0 in fp32, the normed value 1e-31.
+  constexpr int64_t kHidden = 64;
+  std::vector<float> x(kHidden, 1e-15f), weight(kHidden, 1e-31f), scale(1);
+  std::vector<int8_t> out(kHidden);
+  const RmsNormArgs args{.x = View(x.data(), DType::f32, {1, kHidden}),
+                         .weight = View(weight.data(), DType::f32, {kHidden}),
+                         .out = View(out.data(), DType::i8, {1, kHidden}),
+                         .scale = View(scale.data(), DType::f32, {1}),
+                         .eps = 0,
+                         .quant = Quant::per_token};
+  for (const int warp_size : {32, 64}) {
+    const EmulatedLaunch launch = rmsnorm_launch<64>(args, RmsNorm::check(args), warp_size, 1);
+    ASSERT_TRUE(launch.lane);
+    ASSERT_EQ(simt_emulation::run({.blocks = launch.blocks, .threads = launch.threads, .warp_size = warp_size}, launch.lane), "");
+    EXPECT_THAT(out, testing::Each(127));
+    EXPECT_NEAR(scale[0] * 127, 1e-31f, 1e-36f);
+  }
+}
 TEST(SimtOps, activation_equals_the_reference) { check_emulated<Activation>(activation_launch); }
 TEST(SimtOps, quantize_equals_the_reference) {
   Kernel<Quantize> row = quantize_simt_row();

@@ -22,6 +22,14 @@ constexpr auto quantize_forms() {
       if (x == DType::f32 && q != DType::f8e4m3) continue;
       for (const Quant quant : {per_tensor, per_token, per_1x128}) one_chunk(q, quant);
     }
+    if (x == DType::bf16) {  // columns of several chunks, and of rows that are read twice
+      for (const Quant quant : {per_tensor, per_1x128}) {
+        list.add({.x = x, .q = DType::f8e4m3, .quant = quant, .threads = kOneChunkThreads, .chunks = 4});
+        list.add({.x = x, .q = DType::f8e4m3, .quant = quant, .threads = kLongRowThreads, .chunks = 0});
+      }
+      list.add({.x = x, .quant = per_tensor, .pass = QuantizePass::amax, .threads = kOneChunkThreads, .chunks = 4});
+      list.add({.x = x, .quant = per_tensor, .pass = QuantizePass::amax, .threads = kLongRowThreads, .chunks = 0});
+    }
     for (const DType q : {DType::i8, DType::f8e4m3, DType::f4e2m1})
       if (x == DType::bf16 || q == DType::f4e2m1) one_chunk(q, per_1x32);
   }

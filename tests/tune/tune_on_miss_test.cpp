@@ -154,7 +154,9 @@ TEST_F(TuneOnMiss, online_never_stalls_and_swaps_between_calls) {
   }
   EXPECT_GT(tuned_ms, 2000) << "it was not tuned by another process: " << file("online.log");
   EXPECT_LT(longest_ms, 1000);
-  EXPECT_THAT(read_misses(folder_.path() + "/misses").misses, SizeIs(1));
+  // Tests before this one may have left counters of other machines.
+  const auto misses = read_misses(folder_.path() + "/misses").misses;
+  EXPECT_EQ(std::ranges::count_if(misses, [](const Miss& miss) { return miss.arch == cpu_device().arch(); }), 1);
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ Cases<Quantize::Problem> Quantize::cases() {
       coded("sorted rows", 96, 131, x, true);
     }
     coded("more rows than threads", 1031, 257, DType::bf16);
+    if (codes.q == DType::f8e4m3 && (codes.quant == per_tensor || codes.quant == per_1x128))
+      for (int64_t cols : {1290, 5000}) coded("long rows", 3, cols, DType::bf16);
   }
   for (int64_t rows : {1, 64, 4096}) {
     out.bench.push_back(

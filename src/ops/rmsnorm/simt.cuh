@@ -57,6 +57,11 @@ EITRI_INLINE void normed(const Raw<kSum, kWide>& sum, const Weights& weights, fl
 
 /// Numbers whose products with each other, and with scales made of them, are normal.
 EITRI_INLINE bool is_ordinary(float x) { return x >= power_of_two(-50) && x <= power_of_two(50); }
+/// Of the largest of some products, and the factor that is still to come: none of the products lost a value that counts. All are 0 where
+/// they are below 2^-149 at least, and with a factor this small too little for a scale.
+EITRI_INLINE bool is_ordinary(float largest, float factor) {
+  return is_ordinary(largest) || (largest == 0.0f && factor <= power_of_two(20));
+}
 
 template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
   constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
@@ -136,9 +141,9 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     if constexpr (kProducts) {
       bool ordinary = is_ordinary(factor);
       if constexpr (kForm.quant == Quant::per_token) {
-        ordinary &= magnitude.largest == 0.0f || is_ordinary(magnitude.largest);
+        ordinary &= is_ordinary(magnitude.largest, factor);
       } else {
-        for_each_chunk<kKept>(chunks, [&](int64_t c) { ordinary &= largest[c] == 0.0f || is_ordinary(largest[c]); });
+        for_each_chunk<kKept>(chunks, [&](int64_t c) { ordinary &= is_ordinary(largest[c], factor); });
         ordinary = all(ordinary);
       }
       if (ordinary) {
