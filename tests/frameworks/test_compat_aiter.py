@@ -207,6 +207,8 @@ def test_gemm_a8w8_blockscale(m, n, k):
     close(aiter.gemm_a8w8_blockscale(x, w, x_scale, w_scale), exact, bound)
     transposed = x_scale.t().contiguous().view(*x_scale.shape)
     close(aiter.gemm_a8w8_blockscale_bpreshuffle(x, shuffle_weight(w), transposed, w_scale), exact, bound)
+    columns = x_scale.t().contiguous().t()  # the same memory, with the strides that say so
+    close(aiter.gemm_a8w8_blockscale_bpreshuffle(x, shuffle_weight(w), columns, w_scale), exact, bound)
     with pytest.raises(eitri.InvalidArgument, match="a_scale"):
         aiter.gemm_a8w8_blockscale(x, w, x_scale[:, :1], w_scale)
 

@@ -13,7 +13,7 @@ import aiter  # noqa: E402
 from aiter import ActivationType, QuantType, dtypes  # noqa: E402
 from aiter.fused_moe import fused_moe, fused_topk, moe_sorting  # noqa: E402
 from aiter.fused_moe_bf16_asm import asm_moe, asm_moe_tkw1  # noqa: E402
-from aiter.ops.shuffle import shuffle_scale, shuffle_weight  # noqa: E402
+from aiter.ops.shuffle import shuffle_scale, shuffle_scale_a16w4, shuffle_weight, shuffle_weight_a16w4  # noqa: E402
 
 cpu_only = pytest.mark.parametrize("device", ["cpu"], indirect=True)
 pytestmark = pytest.mark.usefixtures("device")
@@ -209,7 +209,7 @@ def test_flatmm():
     torch.testing.assert_close(out.double(), x.double() @ w.double().T / 8, rtol=2.0**-8, atol=0.5)
 
 
-TOKENS, EXPERTS, DIM, INTER = 9, 8, 128, 128
+TOKENS, EXPERTS, DIM, INTER = 9, 8, 256, 128
 
 
 def layer():
@@ -233,7 +233,9 @@ def coded(w, quant):
     e, n, k = w.shape
     if quant == "fp4":
         codes, scale = aiter.per_1x32_f4_quant(w.view(-1, k))
-        return codes.view(e, n, k // 2), scale.view(e, n, k // 32), values(codes, scale, 32).view(e, n, k)
+        plain = scale.view(e, n, k // 32)
+        plain.is_shuffled = False  # a view does not know
+        return codes.view(e, n, k // 2), plain, values(codes, scale, 32).view(e, n, k)
     if quant == QuantType.per_1x32:
         codes, scale = aiter.per_1x32_mx_quant_hip(w.view(-1, k), quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0)
         return codes.view(e, n, k), scale.view(e, n, k // 32), values(codes, scale, 32).view(e, n, k)
@@ -270,6 +272,33 @@ def test_fused_moe_on_fewer_bits(quant):
         assert torch.equal(given, out)
 
 
+def without_marks(tensor):
+    """What .view, .data = and nn.Parameter leave of it."""
+    bare = tensor.view(torch.uint8)
+    assert not hasattr(bare, "is_shuffled")
+    return bare
+
+
+@cpu_only
+@pytest.mark.parametrize("layout", ["rows", "lanes", "lanes, gate_up"])
+def test_scales_of_fp4_experts_without_their_marks(layout):
+    """Shapes without padding: nothing but the rule, as AITER has it, says that they are shuffled."""
+    x, w1, w2, weights, ids = randn(5, 256), randn(4, 512, 256) / 16, randn(4, 256, 256, seed=2) / 16, *fused_topk(randn(5, 256), randn(5, 4), 2, True)
+    (q1, s1, r1), (q2, s2, r2) = coded(w1, "fp4"), coded(w2, "fp4")
+    if layout == "rows":
+        p1, p2, t1, t2 = shuffle_weight(q1), shuffle_weight(q2), shuffle_scale(s1), shuffle_scale(s2)
+    else:
+        gate_up = layout == "lanes, gate_up"
+        p1, p2 = shuffle_weight_a16w4(q1, 16, gate_up), shuffle_weight_a16w4(q2, 16, False)
+        t1, t2 = shuffle_scale_a16w4(s1.view(-1, 8), 4, gate_up), shuffle_scale_a16w4(s2.view(-1, 8), 4, False)
+    marked = fused_moe(x, p1, p2, weights, ids, quant_type=QuantType.per_1x32, w1_scale=t1, w2_scale=t2)
+    exact = moe_of(x, r1, r2, weights, ids)
+    assert ((marked.double() - exact).square().mean() / exact.square().mean()).sqrt().item() < 0.01
+    for u1, u2 in ((without_marks(t1), without_marks(t2)), (without_marks(t1).view(4, 512, 8).view(dtypes.fp8_e8m0), without_marks(t2).view(4, 256, 8))):
+        assert torch.equal(fused_moe(x, p1, p2, weights, ids, quant_type=QuantType.per_1x32, w1_scale=u1, w2_scale=u2), marked)
+    assert torch.equal(fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_1x32, w1_scale=s1, w2_scale=s2), marked)
+
+
 @cpu_only
 @pytest.mark.parametrize("quant", [QuantType.per_Token, QuantType.per_128x128, QuantType.per_1x32])
 def test_stages_on_fp8(quant):
@@ -287,9 +316,14 @@ def test_stages_on_fp8(quant):
     codes, scale = code(x)
     h = torch.empty(TOKENS, 2, INTER, dtype=torch.bfloat16)
     aiter.ck_moe_stage1_fwd(codes, q1, q2, sorted_ids, expert_ids, valid, h, 2, "", s1, scale, 32, None, quant)
-    again = torch.empty_like(h)
-    aiter.moe_stage1_g1u1(codes, q1, q2, sorted_ids, expert_ids, valid, again, INTER, "", 32, 0, ActivationType.Silu, quant, scale, s1)
+    again, turned = torch.empty_like(h), scale
+    if quant == QuantType.per_128x128:  # the assembly kernel of AITER reads the transpose
+        turned = aiter.per_group_quant_hip(x, quant_dtype=dtypes.fp8, transpose_scale=True)[1]
+        assert not torch.equal(turned, scale)
+    aiter.moe_stage1_g1u1(codes, q1, q2, sorted_ids, expert_ids, valid, again, INTER, "", 32, 0, ActivationType.Silu, quant, turned, s1)
     assert torch.equal(again, h)
+    with pytest.raises(eitri.Unsupported, match="moe_stage1_g1u1: out is torch.float8_e4m3fn"):
+        aiter.moe_stage1_g1u1(codes, q1, q2, sorted_ids, expert_ids, valid, again.to(dtypes.fp8), INTER, quant_type=quant, a1_scale=turned, w1_scale=s1)
     h_codes, h_scale = code(h)
     aiter.ck_moe_stage2_fwd(h_codes.view(TOKENS, 2, INTER), q1, q2, sorted_ids, expert_ids, valid, out, 2, "", s2, h_scale, 32, sorted_weights, quant)
     exact = moe_of(x, r1, r2, weights, ids)
@@ -340,6 +374,9 @@ def test_one_stage_layers(dtype, device):
         block, block_scale = aiter.per_group_quant_hip(x, quant_dtype=dtype, transpose_scale=True)
         aiter.fmoe_fp8_blockscale_g1u1(out, block, b1, b2, *lists, block_scale, bs1, bs2)
         assert error(out, moe_of(x, r1, r2, weights, ids)) < allowed
+        columns = torch.empty_like(out)
+        aiter.fmoe_fp8_blockscale_g1u1(columns, block, b1, b2, *lists, block_scale.view(-1, TOKENS).t(), bs1, bs2)
+        assert torch.equal(columns, out)
         assert torch.equal(asm_moe(x, b1, b2, weights, ids, bs1, bs2, block_shape=(128, 128)), out)
 
 

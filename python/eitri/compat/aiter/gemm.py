@@ -6,7 +6,7 @@ import torch
 
 import eitri
 from eitri.compat.aiter import dtypes
-from eitri.compat.aiter.shuffle import plain_scale, plain_weight
+from eitri.compat.aiter.shuffle import as_e8m0, plain_scale, plain_weight, rows_of_turned
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument
 
@@ -96,9 +96,8 @@ def gemm_a8w8_blockscale(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16, isBpreshuf
 
 @peer(A8W8)
 def gemm_a8w8_blockscale_bpreshuffle(XQ, WQ, x_scale, w_scale, dtype=dtypes.bf16, out=None):
-    """WQ by shuffle_weight(w, layout=(16, 16)); the memory of x_scale is that of its transpose, f32 [ceil(k / 128), m]."""
-    columns = x_scale.reshape(-1).view(x_scale.shape[1], x_scale.shape[0]).t().contiguous()
-    got = gemm_a8w8_blockscale(XQ, WQ, columns, w_scale, dtype, isBpreshuffled=True)
+    """WQ by shuffle_weight(w, layout=(16, 16)); x_scale [m, ceil(k / 128)] has the memory of its transpose, f32 [ceil(k / 128), m]."""
+    got = gemm_a8w8_blockscale(XQ, WQ, rows_of_turned(x_scale, *x_scale.shape), w_scale, dtype, isBpreshuffled=True)
     return got if out is None else out.copy_(got)
 
 
@@ -114,8 +113,8 @@ def _mxfp8(A, B, ScaleA, ScaleB, dtype, fp4):
     a = plain_weight(A) if getattr(A, "is_shuffled", False) else A
     b = plain_weight(B) if getattr(B, "is_shuffled", False) else B
     out = torch.empty(m, B.shape[0], dtype=dtype, device=A.device)
-    eitri.gemm(a, eitri.typed(b.view(torch.uint8), "f4e2m1") if fp4 else b, a_scale=plain_scale(ScaleA, m, k // 32),
-               b_scale=plain_scale(ScaleB, B.shape[0], k // 32), a_quant="per_1x32", b_quant="per_1x32", out=out)
+    eitri.gemm(a, eitri.typed(b.view(torch.uint8), "f4e2m1") if fp4 else b, a_scale=as_e8m0(plain_scale(ScaleA, m, k // 32)),
+               b_scale=as_e8m0(plain_scale(ScaleB, B.shape[0], k // 32)), a_quant="per_1x32", b_quant="per_1x32", out=out)
     return out
 
 

@@ -9,7 +9,7 @@ import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import ACTIVATIONS, ActivationType, QuantType
 from eitri.compat.aiter.gemm_a4w4 import as_fp8
-from eitri.compat.aiter.shuffle import plain_scale, plain_weight
+from eitri.compat.aiter.shuffle import as_e8m0, plain_scale, plain_weight, rows_of_turned, shuffled_scale
 from eitri.compat.aiter.sorted_quant import by_position, row_of_position
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
@@ -156,13 +156,19 @@ def _weight(weight):
 
 
 def _weight_scale(scale, weight, quant):
-    """[experts, ..] as eitri wants scales of a weight [experts, n, k]."""
+    """[experts, ..] as eitri wants scales of a weight [experts, n, k]. AITER has those of fp4 weights always shuffled: one without a mark is taken
+    so where its shape can be."""
     if scale is None:
         return None
     experts, n, k = weight.shape
     k *= 2 if _is_fp4(weight) else 1
     if quant == "per_1x32":
-        return plain_scale(scale, experts * n, k // 32).view(experts, n, k // 32)
+        if _is_fp4(weight):
+            lanes = getattr(weight, "lanes", None)
+            plain = shuffled_scale(scale, experts * n, k // 32, None if lanes is None else (experts, lanes[2]))
+        else:
+            plain = plain_scale(scale, experts * n, k // 32)
+        return as_e8m0(plain.view(experts, n, k // 32))
     if quant == "per_128x128":
         return scale.reshape(experts, -(-n // 128), -(-k // 128))
     return scale.reshape(experts, 1) if quant == "per_tensor" else scale.reshape(experts, n)
@@ -225,7 +231,7 @@ def _stage1(quants, hidden_states, w1, lists, out, topk, w1_scale, a1_scale, blo
     else:
         scale = quants.a_scale(a1_scale, tokens)
     h = torch.empty(ids.shape[0], out.shape[-1], dtype=out.dtype, device=out.device)
-    eitri.grouped_gemm(x, _weight(w1), ids, experts, valid, tokens=tokens, block=block_m, gather=gather, bias=bias, a_scale=scale,
+    eitri.grouped_gemm(x, _weight(w1), ids, experts, valid, tokens=tokens, block=block_m, gather=gather, bias=bias, a_scale=as_e8m0(scale),
                        b_scale=_weight_scale(w1_scale, w1, quants.w), a_quant=quants.a, b_quant="none" if w1.dtype == torch.int8 else quants.w,
                        row_weight=sorted_weights, activation="none" if plain else ACTIVATIONS[activation],
                        limit=7.0 if activation is ActivationType.Swiglu else 0.0, gate="separated" if gated else "none", out=h)
@@ -253,7 +259,7 @@ def _stage2(quants, inter_states, w2, lists, out, topk, w2_scale, a2_scale, bloc
     if bias is not None and sorted_weights is not None:  # a routing weight multiplies the bias too
         last = torch.cat([sorted_weights, sorted_weights.new_zeros(1)])
         weights, sorted_weights = last[position.view(tokens, topk).long()], None
-    eitri.grouped_gemm(rows, _weight(w2), ids, experts, valid, tokens=tokens, block=block_m, gather="position", bias=bias, a_scale=scale,
+    eitri.grouped_gemm(rows, _weight(w2), ids, experts, valid, tokens=tokens, block=block_m, gather="position", bias=bias, a_scale=as_e8m0(scale),
                        b_scale=_weight_scale(w2_scale, w2, quants.w), a_quant=quants.a, b_quant="none" if w2.dtype == torch.int8 else quants.w,
                        row_weight=sorted_weights, out=y)
     eitri.moe_combine(y, position.view(tokens, topk), weights, out=out)
@@ -310,7 +316,12 @@ def moe_cktile2stages_gemm2(XQ, WQ, Y, sorted_ids, sorted_expert_ids, max_token_
 @peer(OP)
 def moe_stage1_g1u1(input, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, inter_dim, kernelName="", block_m=32, ksplit=0,
                     activation=ActivationType.Silu, quant_type=QuantType.No, a1_scale=None, w1_scale=None, sorted_weights=None):
-    """ck_moe_stage1_fwd with a gate; out [m, top_k, inter_dim]."""
+    """ck_moe_stage1_fwd with a gate; out [m, top_k, inter_dim] of bf16, fp16 or f32 (AITER's fp8 with rows of scales after it is refused). With
+    per_1x128 and per_128x128 the memory of a1_scale is that of its transpose, f32 [dim / 128, m]: per_group_quant_hip(transpose_scale=True)."""
+    if out.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise Unsupported(f"aiter.moe_stage1_g1u1: out is {out.dtype}; eitri has bf16, fp16 and f32: quantise them after it")
+    if QuantType(quant_type) in (QuantType.per_1x128, QuantType.per_128x128) and a1_scale is not None:
+        a1_scale = rows_of_turned(a1_scale, input.shape[0], -(-input.shape[1] // 128))
     ck_moe_stage1_fwd(input, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, out.shape[1], w1_scale=w1_scale,
                       a1_scale=a1_scale, block_m=block_m, sorted_weights=sorted_weights, quant_type=quant_type, activation=activation)
 
@@ -348,7 +359,7 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
               swiglu_limit=0.0, beta=4.0, linear_beta=25.0, gate_mode="separated"):
     """QuantType.No: weights of hidden_states' dtype. per_Token: i8 or fp8 weights with w1_scale [e, rows(, 1)], w2_scale [e, dim(, 1)];
     per_Tensor: fp8, [e(, 1)]; per_1x128 and per_128x128: fp8, [e, rows / 128, k / 128]; per_1x32: fp8 or fp4x2, E8M0 [e, rows, k / 32], shuffled
-    or not. hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are quantised alike, except that per_Tensor's
+    or not (of fp4 weights without a mark and with 256 rows and 8 columns: shuffled, as AITER has them; `scale.is_shuffled = False` says plain). hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are quantised alike, except that per_Tensor's
     are by token, and that fp4 weights meet bf16 or fp16 as they are; or hidden_states are codes with a1_scale. w1 and w2 may be shuffled
     (shuffle_weight marks them; what gate_up put into turns counts as separated). i8 and No on GPUs too."""
     activation, quants = ActivationType(activation), _Quants("fused_moe", quant_type, w1)
@@ -383,7 +394,7 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
         else:
             a1_scale = _activation_scale(a1_scale, hidden_states.shape[0])
     return eitri.fused_moe(hidden_states, _weight(w1), _weight(w2), topk_weight, topk_ids, w1_scale=_weight_scale(w1_scale, w1, quants.w),
-                           w2_scale=_weight_scale(w2_scale, w2, quants.w), x_scale=a1_scale, bias1=bias1, bias2=bias2,
+                           w2_scale=_weight_scale(w2_scale, w2, quants.w), x_scale=as_e8m0(a1_scale), bias1=bias1, bias2=bias2,
                            expert_mask=expert_mask, num_local_tokens=num_local_tokens, activation=ACTIVATIONS[activation], limit=limit,
                            beta=beta, linear_beta=linear_beta, gate=gate, weight_stage="first" if doweight_stage1 else "second",
                            a_quant=a_quant, w_quant=w_quant, out=out)

@@ -9,6 +9,7 @@ import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import ACTIVATIONS, ActivationType
 from eitri.compat.aiter.moe import OP, _pairs, _weight, _weight_scale
+from eitri.compat.aiter.shuffle import rows_of_turned
 from eitri.compat.aiter.table import check_dtype, peer, refuse
 from eitri.errors import InvalidArgument
 
@@ -136,7 +137,7 @@ def fmoe_fp8_blockscale_g1u1(out, input, gate, down, sorted_token_ids, sorted_we
     """input fp8 [m, dim]; the memory of input_scale is f32 [dim / 128, m]; fc scales f32, one for 128 x 128."""
     name = "fmoe_fp8_blockscale_g1u1"
     refuse(name, fc_scale_blkn=(fc_scale_blkn, 128), fc_scale_blkk=(fc_scale_blkk, 128), fc2_smooth_scale=(fc2_smooth_scale, None))
-    scale = input_scale.reshape(input.shape[1] // 128, input.shape[0]).t().contiguous()
+    scale = rows_of_turned(input_scale, input.shape[0], input.shape[1] // 128)
     lists = sorted_token_ids, sorted_weights, sorted_expert_ids, num_valid_ids
     _Layer(name, lists, out.shape[0], topk, ("per_1x128", "per_128x128"), activation).run(out, input, scale, gate, fc1_scale, down, fc2_scale)
 

@@ -4,6 +4,7 @@ once and kept beside the tensor."""
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.table import peer
 from eitri.errors import InvalidArgument
@@ -133,7 +134,7 @@ def mark_scale(scale, plain_shape):
 def e8m0_unshuffle(scale, rows, columns):
     """The inverse of e8m0_shuffle: [rows, columns]."""
     data = scale.contiguous().view(torch.uint8)
-    tall, wide = data.shape
+    tall, wide = data.shape[:-1].numel(), data.shape[-1]
     plain = data.view(tall // 32, wide // 8, 4, 16, 2, 2).permute(0, 5, 3, 1, 4, 2).contiguous().view(tall, wide)
     return plain[:rows, :columns].contiguous().view(scale.dtype)
 
@@ -142,19 +143,42 @@ def plain_scale(scale, rows, columns):
     """E8M0 scales as [rows, columns], shuffled or not."""
     lanes = getattr(scale, "lanes", None)
     if lanes is not None:
-        experts, gate_up = lanes
-        shape, order = _scale_tiles(scale, experts, gate_up), SCALE_ORDER[gate_up]
-        scale = scale.view(torch.uint8).reshape([shape[i] for i in order]).permute(_inverse(order)).contiguous().view(scale.shape).view(scale.dtype)
+        scale = _scale_without_lanes(scale, lanes)
     elif getattr(scale, "is_shuffled", False):
         scale = e8m0_unshuffle(scale, rows, columns)
     return scale.view(rows, columns)
 
 
-def shuffled_scale(scale, rows, columns):
-    """The same for operators whose scales AITER always has shuffled: what carries no mark is taken so where its shape is the padded one."""
-    if not hasattr(scale, "is_shuffled") and tuple(scale.shape) == (-(-rows // 256) * 256, -(-columns // 8) * 8):
-        return e8m0_unshuffle(scale, rows, columns)
+def _scale_without_lanes(scale, lanes):
+    """The inverse of shuffle_scale with is_guinterleave, lanes: (experts, gate_up). [rows, columns]."""
+    flat = scale.contiguous().view(torch.uint8).reshape(-1, scale.shape[-1])
+    shape, order = _scale_tiles(flat, *lanes), SCALE_ORDER[lanes[1]]
+    return flat.reshape([shape[i] for i in order]).permute(_inverse(order)).contiguous().view(flat.shape).view(scale.dtype)
+
+
+def shuffled_scale(scale, rows, columns, lanes=None):
+    """The same for operators whose scales AITER always has shuffled: what carries no mark (.view, .data = and nn.Parameter lose it) is taken so
+    where its shape is the padded one; with lanes (experts, gate_up) where shuffle_scale takes the shape with those."""
+    if not hasattr(scale, "is_shuffled"):
+        height, width = scale.shape[:-1].numel(), scale.shape[-1]
+        if lanes is not None and width % 8 == 0 and height % (32 * lanes[0]) == 0:
+            return _scale_without_lanes(scale, lanes).view(rows, columns)
+        if (height, width) == (-(-rows // 256) * 256, -(-columns // 8) * 8):
+            return e8m0_unshuffle(scale, rows, columns)
     return plain_scale(scale, rows, columns)
+
+
+def as_e8m0(scale):
+    """Bytes as the E8M0 that they are, for a call of eitri; anything else (f32, None) stays."""
+    return eitri.typed(scale, "f8e8m0") if scale is not None and scale.dtype == torch.uint8 else scale
+
+
+def rows_of_turned(scale, rows, blocks):
+    """[rows, blocks] of f32 scales whose memory is that of their transpose, as AITER's kernels read them: a shape of [rows, blocks] or
+    [blocks, rows] over those bytes, or columns with the strides (1, rows)."""
+    if tuple(scale.shape) == (rows, blocks) and scale.stride(0) == 1 and not scale.is_contiguous():
+        return scale.contiguous()
+    return scale.reshape(blocks, rows).t().contiguous()
 
 
 def _scale_tiles(scale, experts, gate_up):
