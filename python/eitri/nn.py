@@ -12,11 +12,11 @@ from eitri.errors import InvalidArgument, Unsupported
 
 
 class _Coded(torch.nn.Module):
-    """A module whose codes and scales keep their dtypes when the module is moved: `.to(torch.bfloat16)` means activations."""
+    """A module whose codes, scales and biases keep their dtypes when the module is moved: `.to(torch.bfloat16)` means activations."""
 
     def _apply(self, fn, recurse=True):
         kept = {name: buffer.dtype for name, buffer in self._buffers.items()
-                if buffer is not None and (name.endswith("scale") or buffer.dtype.itemsize == 1)}
+                if buffer is not None and (name.endswith("scale") or name.startswith("bias") or buffer.dtype.itemsize == 1)}
         for name, dtype in kept.items():
             self._buffers[name] = self._buffers[name].view(torch.int32 if dtype.itemsize == 4 else torch.uint8)
         try:

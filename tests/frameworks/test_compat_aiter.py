@@ -11,7 +11,7 @@ from eitri_calls import randn
 import eitri
 import eitri.compat.aiter as compat
 from eitri.compat.aiter import table
-from eitri.compat.aiter.shuffle import unshuffle_weight
+from eitri.compat.aiter.shuffle import forget, unshuffle_weight
 
 compat.install()
 
@@ -233,6 +233,16 @@ def test_a_shuffled_weight_that_is_written_again_is_read_again():
     first = aiter.tgemm.mm(x, w)
     w.mul_(2)
     close(aiter.tgemm.mm(x, w), 2 * first.double())
+    w.data = w.data * 2
+    close(aiter.tgemm.mm(x, w), 4 * first.double())
+    w.data.copy_(w.data * 2)  # torch counts no write
+    forget(w)
+    close(aiter.tgemm.mm(x, w), 8 * first.double())
+    with torch.inference_mode():
+        own = shuffle_weight(randn(16, 64, seed=2))
+        close(aiter.tgemm.mm(x, own), first.double())
+        own.mul_(2)
+        close(aiter.tgemm.mm(x, own), 2 * first.double())
 
 
 def test_batched_gemm():
@@ -415,3 +425,7 @@ def test_compile():
 
     torch._dynamo.reset()
     assert torch.equal(torch.compile(block, fullgraph=True, backend="aot_eager")(x), block(x))
+    mixed = shuffle_weight(w)
+    shuffled = torch.compile(lambda x: aiter.gemm_a16w16_asm(x, mixed, torch.empty(5, 32, dtype=x.dtype, device=x.device), bpreshuffle=True),
+                             fullgraph=True, backend="aot_eager")
+    assert torch.equal(shuffled(x), aiter.tgemm.mm(x, w))

@@ -7,6 +7,7 @@ from test_compat_aiter_quant import values
 
 import eitri
 import eitri.compat.aiter as compat
+from eitri.compat.aiter.shuffle import unshuffle_weight
 
 compat.install()
 
@@ -222,7 +223,6 @@ def test_quant_mxfp4_hip(gate_up):
         k_pack, k_lane = divmod(column, 4)
         assert flat_scale[(((n1 * 4 + k_lane) * 16 + lane) * 2 + k_pack) * 2 + pack] == raw_scale[row, column]
     from eitri.compat.aiter.shuffle import plain_scale as put_back
-    from eitri.compat.aiter.shuffle import unshuffle_weight
 
     assert torch.equal(unshuffle_weight(mixed).view(torch.uint8), raw)
     assert torch.equal(put_back(mixed_scale, 64, 8).view(torch.uint8), raw_scale)
@@ -236,6 +236,7 @@ def test_other_layouts():
     assert torch.equal(tiles[2, 0, 3, 5], x[0, 2 * 16 + 5, 48:64])
     int4 = shuffle_weight(x, use_int4=True).view(4, 2, 1, 16, 32)
     assert torch.equal(int4[1, 1, 0, 7], x[0, 16 + 7, 32:64])
+    assert torch.equal(unshuffle_weight(shuffle_weight(x, use_int4=True)), x)
     packed = aiter.pack_int8_to_packed_int4(torch.tensor([0, 1, 2, 3, -1, -2, -3, -8], dtype=torch.int8)).view(torch.uint8)
     assert packed.tolist() == [0xF0, 0xE1, 0xD2, 0x83]
     scale = randn(2, 4, 3)

@@ -90,6 +90,18 @@ def test_quantised_scales_by_position(stage, dtype):
     assert torch.equal(again.view(torch.uint8), scale.view(torch.uint8))
 
 
+def test_a_buffer_of_scales_is_what_was_written_last():
+    _, (sorted_ids, _, _, valid, _) = sorted_layer()
+    rows = randn(9, 256, seed=7)
+    codes, scale = aiter.per_1x32_mx_quant_hip(rows, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0)
+    buffer = torch.empty(-(-sorted_ids.shape[0] // 32) * 32 * 8, dtype=torch.uint8)
+    aiter.mxfp4_moe_sort_hip(buffer, scale, sorted_ids, valid, 9, 256)
+    assert buffer.is_sorted and buffer.is_shuffled
+    buffer.set_(torch.empty(9 * 8, dtype=torch.uint8))
+    aiter.dynamic_per_group_scaled_quant(codes, rows, buffer, 32, shuffle_scale=False)
+    assert not buffer.is_sorted and not buffer.is_shuffled and torch.equal(buffer, scale.view(torch.uint8).view(-1))
+
+
 @cpu_only
 @pytest.mark.parametrize("weights_in", ["fp4", QuantType.per_1x32])
 def test_stages_with_scales_by_position(weights_in):

@@ -229,7 +229,7 @@ def test_modules_change_dtype_and_are_saved(quant, tmp_path):
     linear, x = eitri.nn.Linear(randn(48, 64) / 8, randn(48), quant=quant), randn(3, 64)
     before = linear(x)
     scale = linear.weight_scale
-    linear.to(torch.float16).to(torch.bfloat16)  # the bias is rounded by that, codes and scales are not
+    linear.to(torch.float16).to(torch.bfloat16)  # activations, that means
     assert scale is None or torch.equal(linear.weight_scale, scale)
     torch.testing.assert_close(linear(x), before, rtol=2.0**-7, atol=0.02)
     assert torch.equal(copy.deepcopy(linear)(x), linear(x))
@@ -237,6 +237,21 @@ def test_modules_change_dtype_and_are_saved(quant, tmp_path):
     again = eitri.nn.Linear(randn(48, 64, seed=9), randn(48), quant=quant).to(torch.bfloat16)
     again.load_state_dict(torch.load(tmp_path / "linear.pt"))
     assert torch.equal(again(x), linear(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("quant", ["none", "i8"])
+def test_experts_keep_their_biases(quant, dtype):
+    experts = eitri.nn.Experts(randn(4, 96, 64) / 8, randn(4, 64, 48, seed=2) / 7, bias1=randn(4, 96, seed=3), bias2=randn(4, 64, seed=4), quant=quant)
+    ids, weights = torch.tensor([[0, 3], [2, 1]]), torch.full((2, 2), 0.5)
+    x = randn(2, 64, seed=5)
+    before = experts(x, ids, weights)
+    experts.to(dtype)
+    assert experts.bias1.dtype == experts.bias2.dtype == torch.float32
+    if quant != "none":
+        torch.testing.assert_close(experts(x.to(dtype), ids, weights).float(), before.float(), rtol=2.0**-5, atol=2.0**-5)
+    elif dtype == torch.bfloat16:
+        assert torch.equal(experts(x, ids, weights), before)
 
 
 def test_refusals_of_quants():

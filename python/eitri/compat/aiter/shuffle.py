@@ -10,7 +10,7 @@ from eitri.compat.aiter.table import peer
 from eitri.errors import InvalidArgument
 
 MODULE = "aiter.ops.shuffle"
-_plain = WeakTensorKeyDictionary()  # shuffled tensor -> (its version, layout, plain tensor)
+_plain = WeakTensorKeyDictionary()  # shuffled tensor -> ((version, address, shape, dtype), layout, plain tensor)
 
 
 def _tiles(x, layout, piece=None):
@@ -61,6 +61,8 @@ def shuffle_weight(x, layout=(16, 16), use_int4=False, is_guinterleave=False, ga
     n, rows, k, parts, piece = _tiles(x, layout, 32 if use_int4 else None)
     out = _bytes(x).view(-1, n, rows, k, parts, piece).permute(0, 1, 3, 4, 2, 5).contiguous().view(x.shape).view(x.dtype)
     out.is_shuffled = True
+    if use_int4:
+        out.piece = piece
     return out
 
 
@@ -95,19 +97,27 @@ def unshuffle_weight(x, layout=(16, 16)):
         shape, order = _lanes(_bytes(x).reshape(-1, *x.shape[-2:]), *lanes), LANES[lanes[2]]
         moved = _bytes(x).reshape([shape[i] for i in order]).permute(_inverse(order))
         return moved.contiguous().view(_bytes(x).shape).view(x.dtype)
-    n, rows, k, parts, piece = _tiles(x, layout)
+    n, rows, k, parts, piece = _tiles(x, layout, getattr(x, "piece", None))
     return _bytes(x).reshape(-1, n, k, parts, rows, piece).permute(0, 1, 4, 2, 3, 5).contiguous().view(x.shape).view(x.dtype)
 
 
 def plain_weight(x, layout=(16, 16)):
-    """unshuffle_weight, once per tensor for as long as it lives unchanged."""
-    version = 0 if x.is_inference() else x._version
+    """unshuffle_weight, once per tensor for as long as it lives unchanged: writes to it and another `.data` are seen, writes to `.data` are not
+    (`forget`). Tensors of inference mode, which count no writes, and those of a graph that is being compiled are put back on each call."""
+    if torch.compiler.is_compiling() or x.is_inference():
+        return unshuffle_weight(x, layout).detach()
+    state = (x._version, x.data_ptr(), tuple(x.shape), x.dtype)
     known = _plain.get(x)
-    if known is not None and known[:2] == (version, layout):
+    if known is not None and known[:2] == (state, layout):
         return known[2]
     plain = unshuffle_weight(x, layout).detach()
-    _plain[x] = (version, layout, plain)
+    _plain[x] = (state, layout, plain)
     return plain
+
+
+def forget(tensor):
+    """Gives up the plain copy of a shuffled weight: after `tensor.data.copy_(..)`, which nothing else tells, and for its memory."""
+    _plain.pop(tensor, None)
 
 
 @peer("aiter.utility.fp4_utils")
@@ -128,6 +138,7 @@ def mark_scale(scale, plain_shape):
     another object, which does not know."""
     scale.is_shuffled = plain_shape is not None
     scale.plain_shape = plain_shape
+    scale.is_sorted, scale.lanes = False, None  # it may have been another one before
     return scale
 
 

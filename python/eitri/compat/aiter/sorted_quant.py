@@ -8,7 +8,7 @@ import torch
 import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.quant import MODULE, per_1x32_mx_quant_hip, smooth_per_token_scaled_quant
-from eitri.compat.aiter.shuffle import plain_scale
+from eitri.compat.aiter.shuffle import mark_scale, plain_scale
 from eitri.compat.aiter.table import check_dtype, local_peer, peer, refuse
 from eitri.errors import InvalidArgument
 
@@ -35,7 +35,8 @@ def _sorted_scale(scale, sorted_ids, num_valid, tokens, columns):
 
 def _mark(scale, positions, columns):
     """Products here know by it that scales are by position."""
-    scale.is_shuffled, scale.plain_shape, scale.is_sorted = True, (positions, columns), True
+    scale = mark_scale(scale, (positions, columns))
+    scale.is_sorted = True
     return scale
 
 
