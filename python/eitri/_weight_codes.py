@@ -76,6 +76,7 @@ def code(weight, quant, gate="none"):
         return Codes(codes, scale, global_scale)
     readable = eitri.typed(codes, quant.weights) if codes.dtype == torch.uint8 else codes
     if quant.scales in BLOCKS:
+        scale = eitri.typed(scale, "f8e8m0") if scale.dtype == torch.uint8 else scale
         return Codes(eitri.pack_weights(readable, gate=gate, quant=quant.scales, scale=scale), None, global_scale)
     return Codes(eitri.pack_weights(readable, gate=gate), scale, global_scale)
 
@@ -95,7 +96,7 @@ def quantize(weight, quant):
     """(codes, scale, global scale or None) of weights [.., n, k]; i4 and f4e2m1 are bytes [.., n, k / 2], the first element in the low half.
 
     Codes are rounded to nearest even and saturate; a block of zeros has scale 0. f8e8m0 scales (f8e4m3 and f4e2m1 per_1x32) are rounded up to a
-    power of two; per_1x16 has f8e4m3 scales times a global one, f32 [1] or [experts]."""
+    power of two (bytes, where torch has no such dtype); per_1x16 has f8e4m3 scales times a global one, f32 [1] or [experts]."""
     if quant.weights not in LARGEST or quant.scales not in (*BLOCKS, "per_token", "per_tensor"):
         raise InvalidArgument(f"quant is {quant}; expected weights of {', '.join(LARGEST)}, and scales per_tensor, per_token, {', '.join(BLOCKS)}")
     *lead, n, k = weight.shape
@@ -116,7 +117,7 @@ def quantize(weight, quant):
         exponent = torch.where(torch.ldexp(most / largest, -exponent) > 1, exponent + 1, exponent)
         exponent = torch.where(torch.ldexp(most / largest, 1 - exponent) <= 1, exponent - 1, exponent)
         exponent = torch.where(most == 0, -127.0, exponent).clamp(-127, 127)
-        scale = (exponent + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
+        scale = (exponent + 127).to(torch.uint8).view(getattr(torch, "float8_e8m0fnu", torch.uint8))
         factor = torch.ldexp(torch.ones_like(exponent), exponent)
     else:
         scale = factor = most / largest

@@ -76,7 +76,7 @@ def quantize(x: Array, *, quant: str = "per_token", scale_rounding: str = "up", 
 
     x: f32, bf16 or f16 [rows, cols]. quant: what shares a scale: "per_tensor", "per_token" (a row), "per_1x128" or "per_1x32" columns of one.
     out_dtype: i8, f8e4m3 or f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4, an even number of columns).
-    scale_rounding: of f8e8m0 scales to a power of two: "up", "down" or "even". On GPUs: per_token.
+    scale_rounding: of f8e8m0 scales to a power of two: "up", "down" or "even".
     With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding positions are neither read nor written.
     Returns (q [rows, cols], scale f32 [1], [rows] or [rows, ceil(cols / N)]; f8e8m0 with per_1x32 of f8e4m3 and f4e2m1); `out` and `scale` are
     their places. torch has f4e2m1 as float4_e2m1fn_x2 [rows, cols / 2].

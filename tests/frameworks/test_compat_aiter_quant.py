@@ -1,5 +1,8 @@
 """AITER's quantisation functions, and its expert layers on 8 and 4 bits, over eitri: each against a model in torch."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from eitri_calls import randn
@@ -207,6 +210,43 @@ def test_flatmm():
     out = torch.empty(3, 128, dtype=torch.float16)
     aiter.flatmm_a8w8_blockscale_ASM(x, w, torch.full((3, 1), 0.5), torch.full((1, 1), 0.25), out)
     torch.testing.assert_close(out.double(), x.double() @ w.double().T / 8, rtol=2.0**-8, atol=0.5)
+
+
+OLD_TORCH = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__, torch.float4_e2m1fn_x2, torch.float8_e8m0fnu
+import eitri.nn
+import eitri.compat.aiter as compat
+compat.install()
+import aiter
+from aiter import QuantType, dtypes
+from aiter.fused_moe import fused_moe
+from aiter.ops.shuffle import shuffle_scale, shuffle_weight
+from aiter.ops.triton.gemm.basic.gemm_a16wfp4 import gemm_a16wfp4
+from aiter.ops.triton.quant import dynamic_mxfp4_quant, dynamic_mxfp8_quant
+torch.manual_seed(1)
+x, w = torch.randn(4, 256).bfloat16(), (torch.randn(256, 256) / 16).bfloat16()
+exact = x.double() @ w.double().T
+near = lambda got: bool(((got.double() - exact).square().mean() / exact.square().mean()).sqrt() < 0.2)
+for quant in ("mxfp8", "mxfp4", "mxfp4_mxfp8"):
+    assert near(eitri.nn.Linear(w, quant=quant)(x)), quant
+(qx, sx), (qw, sw) = aiter.per_1x32_f4_quant(x), aiter.per_1x32_mx_quant_hip(w)
+assert {t.dtype for t in (qx, sx, qw, sw)} == {torch.uint8}
+assert near(aiter.gemm_a4w4(qx, shuffle_weight(qw), sx, shuffle_scale(sw)))
+assert near(gemm_a16wfp4(x, *dynamic_mxfp4_quant(w)))
+(x8, x8_scale), (w8, w8_scale) = (aiter.per_1x32_mx_quant_hip(t, quant_dtype=dtypes.fp8, scale_type=dtypes.fp8_e8m0) for t in (x, w))
+assert near(aiter.gemm_a8w8_mxfp8(x8, w8, x8_scale, w8_scale))
+assert torch.equal(dynamic_mxfp8_quant(x)[1], x8_scale) and torch.equal(aiter.per_1x32_f8_scale_f8_quant(x, scale_type=dtypes.fp8_e8m0)[1], x8_scale)
+one = fused_moe(x, qw.view(1, 256, 128), qw.view(1, 256, 128)[:, :, :64].contiguous(), torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.int32),
+                quant_type=QuantType.per_1x32, w1_scale=sw, w2_scale=sw[:, :4].contiguous())
+assert one.shape == (4, 256) and bool(one.isfinite().all()) and bool(one.any())
+"""
+
+
+def test_a_torch_without_e8m0_and_fp4():
+    """They are bytes there, for modules and for AITER's functions."""
+    done = subprocess.run([sys.executable, "-c", OLD_TORCH], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 TOKENS, EXPERTS, DIM, INTER = 9, 8, 256, 128

@@ -4,7 +4,7 @@ import torch
 
 import eitri
 from eitri.compat.aiter import dtypes
-from eitri.compat.aiter.shuffle import plain_weight, shuffled_scale
+from eitri.compat.aiter.shuffle import as_e8m0, plain_weight, shuffled_scale
 from eitri.compat.aiter.table import peer, refuse
 
 MODULE = "aiter.ops.gemm_op_a4w4"
@@ -21,8 +21,8 @@ def as_fp8(codes):
 
 def product(a, b, a_scale, b_scale, out, bias=None):
     """out [m, n] = a b^T + bias: fp4 pairs [m, k / 2] and [n, k / 2], E8M0 scales [rows, k / 32]."""
-    return eitri.gemm(as_fp8(a), eitri.typed(b.view(torch.uint8), "f4e2m1"), a_scale=a_scale.view(dtypes.fp8_e8m0),
-                      b_scale=b_scale.view(dtypes.fp8_e8m0), a_quant="per_1x32", b_quant="per_1x32", bias=bias, out=out)
+    return eitri.gemm(as_fp8(a), eitri.typed(b.view(torch.uint8), "f4e2m1"), a_scale=as_e8m0(a_scale),
+                      b_scale=as_e8m0(b_scale), a_quant="per_1x32", b_quant="per_1x32", bias=bias, out=out)
 
 
 def _shuffled_product(A, B, A_scale, B_scale, out, bias, bpreshuffle, apreshuffle=False):

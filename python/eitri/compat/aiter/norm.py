@@ -232,7 +232,7 @@ def fused_rms_fp8_per_tensor_static_quant(inp1, inp1_weight, inp1_epsilon, inp1_
 @local_peer(FP4, "aiter.ops.triton.fused_mxfp4_quant", "aiter.ops.triton.quant")
 def fused_rms_mxfp4_quant(x1, x1_weight, x1_epsilon, x2=None, x2_weight=None, x2_epsilon=0.0, res1=None, shuffle=False,
                           scale_shuffle_padding=False, output_unquantized_inp1=False):
-    """((fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32], rounded to even), norm of x1 or None, norm of x2 or None, x1 + res1 or None). On CPUs."""
+    """((fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32], rounded to even), norm of x1 or None, norm of x2 or None, x1 + res1 or None)."""
     value, second, kept = _two_norms(x1, x1_weight, x1_epsilon, x2, x2_weight, x2_epsilon, res1)
     codes, scales = per_1x32_f4_quant(value, shuffle=bool(shuffle), round_mode=2)
     return ((codes.view(torch.uint8), scales), value.to(x1.dtype) if output_unquantized_inp1 else None, second, kept)

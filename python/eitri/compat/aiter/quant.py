@@ -9,7 +9,7 @@ import torch
 import eitri
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.enums import QuantType
-from eitri.compat.aiter.shuffle import e8m0_shuffle, mark_scale, shuffle_scale_a16w4, shuffle_weight, shuffle_weight_a16w4
+from eitri.compat.aiter.shuffle import e8m0_shuffle, mark_scale, shuffle_scale_a16w4, shuffle_weight, shuffle_weight_a16w4, tensors
 from eitri.compat.aiter.table import check_dtype, local_peer, peer, refuse
 from eitri.errors import InvalidArgument, Unsupported
 
@@ -68,13 +68,8 @@ def static_per_tensor_quant(out, input, scale):
 
 @peer(MODULE)
 def dynamic_per_tensor_quant(out, input, scale):
-    """out: i8 or fp8 of input's shape; scale f32 [1] is written. On GPUs in torch."""
+    """out: i8 or fp8 of input's shape; scale f32 [1] is written."""
     check_dtype("dynamic_per_tensor_quant", "out", out.dtype, (torch.int8, dtypes.fp8))
-    if input.is_cuda:
-        codes, found = per_tensor_quant(input, quant_dtype=out.dtype)
-        out.copy_(codes)
-        scale.view(1).copy_(found)
-        return
     n = input.shape[-1]
     eitri.quantize(input.reshape(-1, n), quant="per_tensor", out=out.view(-1, n), scale=scale.view(1))
 
@@ -129,7 +124,7 @@ def dynamic_per_group_scaled_quant(out, input, scales, group_size=32, shuffle_sc
             raise Unsupported(f"aiter.{name}: group_size is {group_size} with E8M0 scales; eitri has groups of 32")
         if not fp4:
             check_dtype(name, "out", out.dtype, (dtypes.fp8, dtypes.fp4x2, torch.uint8))
-        codes, found = eitri.quantize(x, quant="per_1x32", out_dtype="f4e2m1" if fp4 else "f8e4m3")
+        codes, found = tensors(eitri.quantize(x, quant="per_1x32", out_dtype="f4e2m1" if fp4 else "f8e4m3"))
         _write(out.view(-1, n // 2 if fp4 else n), codes)
         plain_shape = tuple(found.shape)
         found = e8m0_shuffle(found) if shuffle_scale else found
@@ -202,7 +197,7 @@ def per_1x32_f4_quant(x, scale=None, quant_dtype=dtypes.fp4x2, shuffle=False, pa
     n = x.shape[-1]
     if n % 32:
         raise InvalidArgument(f"aiter.per_1x32_f4_quant: x is {list(x.shape)}; expected a multiple of 32 elements in a row")
-    codes, found = eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f4e2m1", scale_rounding=rounding)
+    codes, found = tensors(eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f4e2m1", scale_rounding=rounding))
     codes = codes.view(torch.uint8).view(*x.shape[:-1], n // 2)
     plain_shape = tuple(found.shape)
     found = e8m0_shuffle(found) if shuffle else found
@@ -221,7 +216,7 @@ def per_1x32_f8_scale_f8_quant(x, scale=None, quant_dtype=dtypes.fp8, scale_type
         blocks = x.float().reshape(-1, 32)
         found = blocks.abs().amax(-1, keepdim=True) / 256
         return _codes(blocks, found, quant_dtype).view(x.shape), found.view(-1, n // 32)
-    codes, found = eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f8e4m3")
+    codes, found = tensors(eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f8e4m3"))
     return codes.view(x.shape), e8m0_shuffle(found) if shuffle else found
 
 
@@ -272,7 +267,7 @@ def smooth_per_token_scaled_quant(out, input, scales, smooth_scale, smooth_scale
 @peer(MODULE)
 def quant_mxfp4_hip(x, group_size=32, round_mode=1, e8m0_shuffle=False, a16w4_shuffle=False, gate_up=False, shuffle_weight=False):
     """x [rows, cols]: (fp4x2 [rows, cols / 2], E8M0 scales [rows, cols / 32]). e8m0_shuffle: scales as shuffle_scale makes them; a16w4_shuffle
-    (with gate_up): as shuffle_scale_a16w4; shuffle_weight: codes in the order that goes with them. round_mode as in per_1x32_f4_quant. CPUs."""
+    (with gate_up): as shuffle_scale_a16w4; shuffle_weight: codes in the order that goes with them. round_mode as in per_1x32_f4_quant."""
     refuse("quant_mxfp4_hip", group_size=(group_size, 32))
     codes, scale = per_1x32_f4_quant(x, shuffle=e8m0_shuffle and not a16w4_shuffle, round_mode=round_mode)
     if a16w4_shuffle:
@@ -307,7 +302,7 @@ TRITON = "aiter.ops.triton.quant"
 
 @local_peer(TRITON, TRITON + ".quant", "aiter.utility.fp4_utils")
 def dynamic_mxfp4_quant(x, scaling_mode="even", shuffle=False):
-    """(fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32]); scales are rounded to even. On CPUs."""
+    """(fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32]); scales are rounded to even."""
     refuse("dynamic_mxfp4_quant", scaling_mode=(scaling_mode, "even"))
     codes, scale = per_1x32_f4_quant(x, shuffle=shuffle, round_mode=2)
     return codes.view(torch.uint8), scale.view(torch.uint8) if not shuffle else scale
@@ -315,10 +310,10 @@ def dynamic_mxfp4_quant(x, scaling_mode="even", shuffle=False):
 
 @local_peer(TRITON, TRITON + ".quant", TRITON + ".quant_mxfp8")
 def dynamic_mxfp8_quant(x, scale=None, quant_dtype=dtypes.fp8):
-    """(fp8 of x's shape, E8M0 bytes [.., n / 32]), into `scale` if it is given. On CPUs."""
+    """(fp8 of x's shape, E8M0 bytes [.., n / 32]), into `scale` if it is given."""
     check_dtype("dynamic_mxfp8_quant", "quant_dtype", quant_dtype, (dtypes.fp8,))
     n = x.shape[-1]
-    codes, found = eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f8e4m3")
+    codes, found = tensors(eitri.quantize(x.reshape(-1, n), quant="per_1x32", out_dtype="f8e4m3"))
     found = found.view(torch.uint8)
     if scale is not None:
         _write(scale.view(found.shape), found)

@@ -5,6 +5,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import eitri
+from eitri._arrays import Typed
 from eitri.compat.aiter import dtypes
 from eitri.compat.aiter.table import peer
 from eitri.errors import InvalidArgument
@@ -182,6 +183,11 @@ def shuffled_scale(scale, rows, columns, lanes=None):
 def as_e8m0(scale):
     """Bytes as the E8M0 that they are, for a call of eitri; anything else (f32, None) stays."""
     return eitri.typed(scale, "f8e8m0") if scale is not None and scale.dtype == torch.uint8 else scale
+
+
+def tensors(results):
+    """What a call of eitri returned, as tensors: where torch has no E8M0 or fp4, they are bytes."""
+    return tuple(result.array if isinstance(result, Typed) else result for result in results)
 
 
 def rows_of_turned(scale, rows, blocks):

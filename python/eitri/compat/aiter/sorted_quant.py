@@ -69,7 +69,7 @@ def moe_mxfp4_sort(blockscale_e8m0, sorted_ids, num_valid_ids, token_num, block_
 @peer(MODULE)
 def fused_dynamic_mx_quant_moe_sort(input, sorted_ids, num_valid_ids, token_num, topk, block_size, quant_dtype=dtypes.fp4x2, num_rows=None,
                                     group_size=32, sorted_weights=None, num_experts_upper_bound=None):
-    """(codes of input's rows: fp4x2 [rows, n / 2] or fp8 [rows, n]; their E8M0 scales by sorted position, shuffled). CPUs."""
+    """(codes of input's rows: fp4x2 [rows, n / 2] or fp8 [rows, n]; their E8M0 scales by sorted position, shuffled)."""
     name = "fused_dynamic_mx_quant_moe_sort"
     refuse(name, group_size=(group_size, 32), sorted_weights=(sorted_weights, None))
     check_dtype(name, "quant_dtype", quant_dtype, (dtypes.fp4x2, dtypes.fp8))

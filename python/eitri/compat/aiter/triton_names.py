@@ -7,7 +7,7 @@ import eitri
 from eitri.compat.aiter import dtypes, gemm
 from eitri.compat.aiter.gemm_a4w4 import product
 from eitri.compat.aiter.quant import per_group_quant_hip
-from eitri.compat.aiter.shuffle import e8m0_unshuffle, unshuffle_weight
+from eitri.compat.aiter.shuffle import as_e8m0, e8m0_unshuffle, unshuffle_weight
 from eitri.compat.aiter.table import local_peer, refuse
 
 BASIC, BATCHED = "aiter.ops.triton.gemm.basic", "aiter.ops.triton.gemm.batched"
@@ -69,7 +69,7 @@ def gemm_a16w8_blockscale_preshuffle(x, w, w_scale, dtype=torch.bfloat16, y=None
 @local_peer(*_names("gemm_a16wfp4"))
 def gemm_a16wfp4(x, w, w_scales, atomic_add=False, dtype=torch.bfloat16, y=None, config=None):
     """x bf16 or fp16 [m, k], as it is (AITER quantises it to fp4), w fp4 bytes [n, k / 2], w_scales E8M0 [n, k / 32]. On CPUs."""
-    return eitri.gemm(x, eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=w_scales.view(dtypes.fp8_e8m0), b_quant="per_1x32",
+    return eitri.gemm(x, eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=as_e8m0(w_scales), b_quant="per_1x32",
                       out=_out(x, w, dtype, y))
 
 
@@ -88,7 +88,7 @@ def gemm_a16wfp4_preshuffle(x, w, w_scales, prequant=True, dtype=torch.bfloat16,
 @local_peer(*_names("gemm_a8wfp4"))
 def gemm_a8wfp4(x, w, y, x_scales, w_scales, dtype=torch.bfloat16, config=None):
     """y [m, n] = x w^T: x fp8 with f32 scales [m, 1], w fp4 bytes [n, k / 2] with E8M0 scales [n, k / 32]. On CPUs."""
-    sums = eitri.gemm(x.to(torch.bfloat16), eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=w_scales.view(dtypes.fp8_e8m0),
+    sums = eitri.gemm(x.to(torch.bfloat16), eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=as_e8m0(w_scales),
                       b_quant="per_1x32", out_dtype="f32")
     return y.copy_(sums.mul_(x_scales.view(-1, 1)))
 
@@ -117,7 +117,7 @@ def gemm_afp4wfp4_preshuffle(x, w, x_scales, w_scales, dtype=torch.bfloat16, y=N
 def gemm_afp8wfp8(x, w, x_scales, w_scales, dtype=torch.bfloat16, y=None, config=None, skip_reduce=False):
     """x, w fp8; x_scales E8M0 [m, k / 32], w_scales E8M0 [n / 128, k / 128]. On CPUs."""
     rows = w_scales.view(torch.uint8).repeat_interleave(128, 0)[: w.shape[0]].repeat_interleave(4, 1)[:, : x.shape[1] // 32].contiguous()
-    return eitri.gemm(x.view(dtypes.fp8), w.view(dtypes.fp8), a_scale=x_scales.view(dtypes.fp8_e8m0), b_scale=rows.view(dtypes.fp8_e8m0),
+    return eitri.gemm(x.view(dtypes.fp8), w.view(dtypes.fp8), a_scale=as_e8m0(x_scales), b_scale=as_e8m0(rows),
                       a_quant="per_1x32", b_quant="per_1x32", out=_out(x, w, dtype, y))
 
 
@@ -140,6 +140,6 @@ def batched_gemm_a16wfp4(x, w, w_scales, dtype=torch.bfloat16, y=None, config=No
     """x [b, m, k] as it is, w fp4 bytes [b, n, k / 2], w_scales E8M0 [b, n, k / 32]; transpose_bm: y is [m, b, n]. On CPUs."""
     refuse("batched_gemm_a16wfp4", y_scale=(y_scale, None))
     out = torch.empty(x.shape[0], x.shape[1], w.shape[1], dtype=dtype, device=x.device)
-    eitri.gemm(x, eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=w_scales.view(dtypes.fp8_e8m0), b_quant="per_1x32", out=out)
+    eitri.gemm(x, eitri.typed(w.view(torch.uint8), "f4e2m1"), b_scale=as_e8m0(w_scales), b_quant="per_1x32", out=out)
     out = out.transpose(0, 1) if transpose_bm else out
     return out.contiguous() if y is None else y.copy_(out)
