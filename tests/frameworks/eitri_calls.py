@@ -45,6 +45,11 @@ def _sorted_call(function):
     return call
 
 
+def _bytes_of(function):
+    """torch neither copies fp4 nor compares E8M0: as bytes."""
+    return lambda *tensors: tuple(t.view(torch.uint8) for t in function(*tensors))
+
+
 POSITIONS = SORTED.sorted_ids.shape[0]
 # "operator" or "operator, what is special" -> (function, tensors). All of them have kernels for CPUs and for GPUs.
 CALLS = {
@@ -58,6 +63,10 @@ CALLS = {
                                          SORTED.num_valid, eitri.quantize(randn(POSITIONS, HIDDEN))[1], W1_SCALE)),
     "quantize": (eitri.quantize, (X,)),
     "quantize, f8e4m3": (lambda x: eitri.quantize(x, out_dtype=torch.float8_e4m3fn), (X,)),
+    "quantize, per_tensor": (lambda x: eitri.quantize(x, quant="per_tensor"), (X,)),
+    "quantize, per_1x128": (lambda x: eitri.quantize(x, quant="per_1x128", out_dtype="f8e4m3"), (X,)),
+    "quantize, per_1x32": (_bytes_of(lambda x: eitri.quantize(x, quant="per_1x32", out_dtype="f8e4m3")), (X,)),
+    "quantize, f4e2m1": (_bytes_of(lambda x: eitri.quantize(x, quant="per_1x32", out_dtype="f4e2m1")), (X,)),
     "quantize, sorted": (_sorted_call(lambda x, ids, valid: eitri.quantize(x, sorted_ids=ids, num_valid=valid, tokens=TOKENS)),
                          (randn(POSITIONS, HIDDEN), SORTED.sorted_ids, SORTED.num_valid)),
     "activation": (lambda x: eitri.activation(x, "swiglu", limit=7.0, gate="interleaved"), (randn(TOKENS, 2 * INTER),)),

@@ -174,7 +174,6 @@ def test_triton_products_of_fp4(m):
     close(triton("gemm.basic.gemm_a8wfp4")(codes, qw, y, scale, sw), real_x @ real_w.T, real_x.abs() @ real_w.abs().T)
 
 
-@cpu_only
 def test_triton_quantisation():
     x = randn(5, 64)
     codes, scale = triton("quant", "dynamic_mxfp8_quant")(x)
@@ -194,7 +193,6 @@ def test_triton_quantisation():
         triton("quant", "dynamic_mxfp4_quant")(x, "floor")
 
 
-@cpu_only
 @pytest.mark.parametrize("gate_up", [False, True])
 def test_quant_mxfp4_hip(gate_up):
     x = randn(64, 256)
@@ -282,7 +280,6 @@ def test_norms_with_groups(group):
         aiter.rmsnorm_quant(out, x, scale, weight, 1e-5, 0, True)
 
 
-@cpu_only
 def test_norms_to_fp4():
     x, weight = randn(5, 64), randn(64, seed=3)
     (codes, scale), _, _, kept = triton("quant", "fused_rms_mxfp4_quant")(x, weight, 1e-5, res1=x)

@@ -61,7 +61,6 @@ def sorted_layer(block=32):
     return (x, w1, w2, weights, ids), moe_sorting(ids, weights, EXPERTS, x.shape[1], torch.bfloat16, block)
 
 
-@cpu_only
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("dtype", [dtypes.fp4x2, dtypes.fp8])
 def test_quantised_scales_by_position(stage, dtype):

@@ -18,7 +18,7 @@ def deepgemm(XQ, WQ, Y, group_layout, x_scale=None, w_scale=None):
     """Y[g, i] = XQ[g, i] WQ[g]^T for the first group_layout[g] (i32 [g], on the device) rows of each group; other rows of Y stay as they are.
 
     XQ: [g, m, k] of bf16 or fp16, or fp8 or i8 with x_scale f32 [g, m(, 1)] and w_scale f32 [g, n(, 1)]; WQ: [g, n, k] by shuffle_weight, or
-    plain without its mark. fp8 on CPUs."""
+    plain without its mark (AITER reads every WQ as shuffled: give views `is_shuffled = True`). fp8 on CPUs."""
     groups, m, k = XQ.shape
     weight = plain_weight(WQ) if getattr(WQ, "is_shuffled", False) else WQ
     tokens, block = groups * m, math.gcd(m, 32) or 1
