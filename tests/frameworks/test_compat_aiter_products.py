@@ -155,7 +155,7 @@ def test_triton_products_of_fp4(m):
     x, w = randn(m, 256), randn(256, 256, seed=2)
     qx, sx = triton("quant", "dynamic_mxfp4_quant")(x)
     qw, sw = triton("quant", "dynamic_mxfp4_quant")(w)
-    assert qx.dtype == sx.dtype == torch.uint8 and qx.shape == (m, 128) and sx.shape == (m, 8)
+    assert not sx.is_shuffled and qx.dtype == sx.dtype == torch.uint8 and qx.shape == (m, 128) and sx.shape == (m, 8)
     real_x, real_w = values(qx.view(dtypes.fp4x2), sx.view(dtypes.fp8_e8m0), 32), values(qw.view(dtypes.fp4x2), sw.view(dtypes.fp8_e8m0), 32)
     exact, bound = real_x @ real_w.T, real_x.abs() @ real_w.abs().T
     y = torch.empty(m, 256, dtype=torch.bfloat16)

@@ -21,8 +21,7 @@ def as_fp8(codes):
 
 def product(a, b, a_scale, b_scale, out, bias=None):
     """out [m, n] = a b^T + bias: fp4 pairs [m, k / 2] and [n, k / 2], E8M0 scales [rows, k / 32]."""
-    return eitri.gemm(as_fp8(a), eitri.typed(b.view(torch.uint8), "f4e2m1"), a_scale=as_e8m0(a_scale),
-                      b_scale=as_e8m0(b_scale), a_quant="per_1x32", b_quant="per_1x32", bias=bias, out=out)
+    return eitri.gemm(as_fp8(a), eitri.typed(b.view(torch.uint8), "f4e2m1"), a_scale=as_e8m0(a_scale), b_scale=as_e8m0(b_scale), a_quant="per_1x32", b_quant="per_1x32", bias=bias, out=out)
 
 
 def _shuffled_product(A, B, A_scale, B_scale, out, bias, bpreshuffle, apreshuffle=False):

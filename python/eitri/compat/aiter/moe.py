@@ -359,9 +359,10 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
               swiglu_limit=0.0, beta=4.0, linear_beta=25.0, gate_mode="separated"):
     """QuantType.No: weights of hidden_states' dtype. per_Token: i8 or fp8 weights with w1_scale [e, rows(, 1)], w2_scale [e, dim(, 1)];
     per_Tensor: fp8, [e(, 1)]; per_1x128 and per_128x128: fp8, [e, rows / 128, k / 128]; per_1x32: fp8 or fp4x2, E8M0 [e, rows, k / 32], shuffled
-    or not (of fp4 weights without a mark and with 256 rows and 8 columns: shuffled, as AITER has them; `scale.is_shuffled = False` says plain). hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are quantised alike, except that per_Tensor's
-    are by token, and that fp4 weights meet bf16 or fp16 as they are; or hidden_states are codes with a1_scale. w1 and w2 may be shuffled
-    (shuffle_weight marks them; what gate_up put into turns counts as separated). i8 and No on GPUs too."""
+    or not. Scales of fp4 weights without a mark are shuffled, as AITER has them, where e * rows is a multiple of 256 and k / 32 of 8;
+    `scale.is_shuffled = False` says that they are plain. hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are
+    quantised alike, except that per_Tensor's are by token, and that fp4 weights meet bf16 or fp16 as they are; or hidden_states are codes with
+    a1_scale. w1 and w2 may be shuffled (shuffle_weight marks them; what gate_up put into turns counts as separated). i8 and No on GPUs too."""
     activation, quants = ActivationType(activation), _Quants("fused_moe", quant_type, w1)
     refuse("fused_moe", a2_scale=(a2_scale, None))
     hidden_states = _activations(hidden_states)

@@ -305,7 +305,7 @@ def dynamic_mxfp4_quant(x, scaling_mode="even", shuffle=False):
     """(fp4 bytes [m, n / 2], E8M0 bytes [m, n / 32]); scales are rounded to even."""
     refuse("dynamic_mxfp4_quant", scaling_mode=(scaling_mode, "even"))
     codes, scale = per_1x32_f4_quant(x, shuffle=shuffle, round_mode=2)
-    return codes.view(torch.uint8), scale.view(torch.uint8) if not shuffle else scale
+    return codes.view(torch.uint8), mark_scale(scale.view(torch.uint8), None) if not shuffle else scale
 
 
 @local_peer(TRITON, TRITON + ".quant", TRITON + ".quant_mxfp8")
