@@ -21,7 +21,6 @@ namespace eitri {
 namespace {
 
 using testing::HasSubstr;
-using testing::SizeIs;
 using testing::StartsWith;
 using Clock = std::chrono::steady_clock;
 
