@@ -120,7 +120,8 @@ def _mxfp8(A, B, ScaleA, ScaleB, dtype, fp4):
 
 @peer(A8W8)
 def gemm_a8w8_mxfp8(A, B, ScaleA, ScaleB, dtype=dtypes.bf16, a_preshuffle=True, kernelName="", splitk=None):
-    """A fp8 [m, k], B fp8 [n, k], E8M0 scales [.., k / 32]; operands and scales plain, or as shuffle_weight and shuffle_scale mark them. CPUs."""
+    """A fp8 [m, k], B fp8 [n, k], E8M0 scales [.., k / 32]; operands and scales plain, or as shuffle_weight and shuffle_scale mark them:
+    the marks decide, a_preshuffle is not looked at. CPUs."""
     return _mxfp8(A, B, ScaleA, ScaleB, dtype, False)
 
 
