@@ -93,14 +93,20 @@ void count_reload() {
   counter("tuned.reload").fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Rows for devices of other sizes are kept (near ones may serve), and said: once for each size.
-void note_other_units(Files& files, const TunedTable& table, int units) {
+/// Rows for devices of other sizes are kept (near ones may serve), and said: once for each size. A file that is shipped, or has rows for
+/// this size too, is as it should be; one that a user named and that has none may be the wrong file.
+void note_other_units(Files& files, const TunedTable& table, int units, bool is_shipped) {
   std::map<int, std::pair<uint32_t, size_t>> others;  // units -> first line, rows
   for (const auto& entry : table.entries())
     if (entry.units != units) ++others.try_emplace(entry.units, entry.line, 0).first->second.second;
+  size_t rows = 0;
+  for (const auto& [other, where] : others) rows += where.second;
+  const bool is_note = is_shipped || rows < table.entries().size();
   for (const auto& [other, where] : others)
-    files.problems.push_back({str(table.file(), ":", where.first), str("units is ", other, "; this machine has ", units, " (", where.second,
-                                                                       where.second == 1 ? " row)" : " rows)")});
+    files.problems.push_back(
+        {.origin = str(table.file(), ":", where.first),
+         .text = str("units is ", other, "; this machine has ", units, " (", where.second, where.second == 1 ? " row)" : " rows)"),
+         .is_note = is_note});
 }
 
 const Files& files_for(std::string_view op, const Device& device, Store& s) {  // s.mutex is held
@@ -113,6 +119,7 @@ const Files& files_for(std::string_view op, const Device& device, Store& s) {  /
   if (fields == s.fields.end()) return files;
   const std::string name = str(op, ".", device.arch(), ".csv");
   std::set<std::string> read;  // a file named twice counts once
+  const std::vector<std::string> shipped = shipped_folders();
   for (const std::string& path : tuned_paths()) {
     std::error_code error;
     std::string file = path;
@@ -125,13 +132,14 @@ const Files& files_for(std::string_view op, const Device& device, Store& s) {  /
     try {
       auto table = std::make_unique<TunedTable>(read_file(file, kMaxFileBytes), file, device.arch(), fields->second);
       files.problems.insert(files.problems.end(), table->problems().begin(), table->problems().end());
-      note_other_units(files, *table, device.units);
+      note_other_units(files, *table, device.units, std::ranges::find(shipped, path) != shipped.end());
       files.tables.push_back(std::move(table));
     } catch (const std::exception& e) {  // too little memory as well: the other files still count
       files.problems.push_back({file, e.what()});
     }
   }
-  for (const auto& p : files.problems) warn_once(LogTopic::tune, str(key, p.origin, p.text), "tuned row skipped: ", p.origin, ": ", p.text);
+  for (const auto& p : files.problems)
+    if (!p.is_note) warn_once(LogTopic::tune, str(key, p.origin, p.text), "tuned row skipped: ", p.origin, ": ", p.text);
   return files;
 }
 

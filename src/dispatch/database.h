@@ -59,6 +59,7 @@ struct TunedRow {
 struct TunedProblem {
   std::string origin;
   std::string text;
+  bool is_note = false;  // as it should be, and nothing to warn of: rows for machines of other sizes
 };
 struct TunedFile {
   std::vector<TunedRow> rows;

@@ -14,6 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 const std::vector<TunedField> kFields = tuned_fields<ScaleAdd::Problem>();
@@ -222,6 +223,24 @@ TEST_F(TunedRoute, P09_two_unit_counts_in_one_file) {
   const auto problems = tuned_problems("scale_add", cpu_device());
   ASSERT_THAT(problems, SizeIs(1));
   EXPECT_THAT(problems[0].text, HasSubstr(str("units is ", units + 1, "; this machine has ", units)));
+  EXPECT_THAT(log_, Not(HasSubstr("units is")));  // a file for several machines
+}
+
+TEST_F(TunedRoute, a_file_without_a_row_for_this_machine_is_said) {
+  use(kHeader + Line{.units = cpu_device().units + 1}.text());
+  kernel();
+  EXPECT_THAT(log_, HasSubstr("units is "));
+}
+
+TEST(ShippedRows, of_other_machines_are_no_warning) {
+  Device device = cpu_device();
+  device.isa = Isa::x86_amx;
+  device.units = 3;  // no such rows are shipped
+  for (const std::string_view op : {"gemm", "fused_moe"}) {
+    const auto problems = tuned_problems(op, device);
+    EXPECT_FALSE(problems.empty()) << op;
+    for (const TunedProblem& problem : problems) EXPECT_TRUE(problem.is_note) << problem.origin << ": " << problem.text;
+  }
 }
 
 TEST_F(TunedRoute, P10_row_for_few_rows_does_not_serve_many) {

@@ -1,5 +1,6 @@
 """AITER's quantisation functions, and its expert layers on 8 and 4 bits, over eitri: each against a model in torch."""
 
+import os
 import subprocess
 import sys
 
@@ -243,7 +244,7 @@ assert one.shape == (4, 256) and bool(one.isfinite().all()) and bool(one.any())
 
 def test_a_torch_without_e8m0_and_fp4():
     """They are bytes there, for modules and for AITER's functions."""
-    done = subprocess.run([sys.executable, "-c", OLD_TORCH], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", OLD_TORCH], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

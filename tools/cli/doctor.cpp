@@ -57,12 +57,13 @@ bool names_an_op(const std::string& file) {
 
 struct TunedState {
   std::vector<std::string> lines, entries;  // what is wrong with lines of files, and with entries of EITRI_TUNED
+  std::vector<std::string> notes;           // rows for machines of other sizes
 };
 TunedState tuned_state(const Device& device) {
   TunedState out;
   for (const OpEntry& op : all_ops()) {
     for (const TunedProblem& problem : tuned_problems(op.name, device)) {
-      out.lines.push_back(str(problem.origin, ": ", problem.text));
+      (problem.is_note ? out.notes : out.lines).push_back(str(problem.origin, ": ", problem.text));
     }
   }
   // What EITRI_TUNED names and is not there, or could not be looked into.
@@ -162,7 +163,7 @@ int run(const DoctorOptions& options) {
         {"cuda", gpu_json()},
         {"gpu_library", gpu_library_state()},
         {"compilers", compilers_json()},
-        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.lines}, {"unknown_entries", tuned.entries}}},
+        {"tuned", {{"paths", s.tuned}, {"unreadable_lines", tuned.lines}, {"unknown_entries", tuned.entries}, {"notes", tuned.notes}}},
         {"tune", tune_state()},
         {"settings", {{"force", force}, {"isa", s.isa}, {"threads", s.threads}, {"check", s.check}, {"jit", jit_name(s.jit)}}}};
     fmt::print("{}\n", out.dump(2));
@@ -200,7 +201,7 @@ int run(const DoctorOptions& options) {
   std::string paths;
   for (const std::string& path : s.tuned) paths += (paths.empty() ? "" : ":") + path;
   table.add({"tuned rows", fmt::format("{}; {} unreadable lines", paths.empty() ? "shipped ones only" : paths, tuned.lines.size())});
-  for (const auto* messages : {&tuned.entries, &tuned.lines})
+  for (const auto* messages : {&tuned.entries, &tuned.lines, &tuned.notes})
     for (const std::string& message : *messages) table.add({"", message});
   table.add({"tuning by calls", tune_state()});
   std::string force;
