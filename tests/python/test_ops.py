@@ -3,6 +3,7 @@
 import ctypes
 import inspect
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -368,3 +369,29 @@ def test_nothing_is_left_behind():
     for _ in range(50):
         work()
     assert [sys.getrefcount(k) for k in kept] == before
+
+
+FORK = """
+import os, signal, threading
+import numpy as np, eitri
+random = np.random.default_rng(1)
+a, b = (random.standard_normal((n, 2048), np.float32) for n in (256, 512))
+before = eitri.gemm(a, b)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    same = [np.array_equal(eitri.gemm(a, b), before)]
+    thread = threading.Thread(target=lambda: same.append(np.array_equal(eitri.gemm(a, b), before)))
+    thread.start(); thread.join()
+    os._exit(0 if same == [True, True] else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert np.array_equal(eitri.gemm(a, b), before)
+"""
+
+
+def test_a_forked_child_calls_on():
+    """OpenMP's threads are not in the child, which must not wait for them."""
+    environment = {"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "this process was forked from one that had opened an OpenMP team" in done.stderr

@@ -1,13 +1,32 @@
 // Team size and the barrier.
 #include "backend/cpu/threads.h"
 
+#include <pthread.h>
 #include <sched.h>
 
+#include "base/log.h"
 #include "base/settings.h"
 
 namespace eitri {
+namespace {
+
+/// Of the thread that called fork(), in the child. Threads that the child starts have teams of their own.
+thread_local bool lost_its_team = false;
+
+[[maybe_unused]] const int watched = ::pthread_atfork(nullptr, nullptr, [] {
+  if (!team_was_opened.load(std::memory_order_relaxed)) return;
+  lost_its_team = true;
+  omp_set_num_threads(1);  // for oneDNN, and whoever else has this thread's team
+});
+
+}  // namespace
 
 int max_threads() {
+  if (lost_its_team) [[unlikely]] {
+    warn_once(LogTopic::backend, "fork", "this process was forked from one that had opened an OpenMP team, which does not survive: operators ",
+              "called by this thread stay on it; fork before the first call, or start processes with spawn, for more");
+    return 1;
+  }
   if (omp_in_parallel()) return 1;
   const int wanted = settings().threads;
   return wanted > 0 ? wanted : omp_get_max_threads();

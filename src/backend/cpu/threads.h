@@ -14,8 +14,12 @@
 
 namespace eitri {
 
-/// Threads an operator may use now: EITRI_THREADS if set, else omp_get_max_threads(), 1 inside a parallel region.
+/// Threads an operator may use now: EITRI_THREADS if set, else omp_get_max_threads(), 1 inside a parallel region. 1 for good in the
+/// thread that lives on in a child of fork(), once a team was opened before: libgomp would wait for threads that the child has not.
 int max_threads();
+
+/// Whether this process has opened a team of more than one thread.
+inline std::atomic<bool> team_was_opened{false};
 
 /// Runs body(thread, threads) on `threads` threads and waits. ThreadSanitizer does not know libgomp's barriers, so under
 /// it plain std::thread takes its place (same work split, slower start).
@@ -30,6 +34,7 @@ template <class Body> void parallel(int threads, Body&& body) {
   body(0, threads);
   for (auto& thread : team) thread.join();
 #else
+  if (!team_was_opened.load(std::memory_order_relaxed)) team_was_opened.store(true, std::memory_order_relaxed);
 #pragma omp parallel num_threads(threads)
   { body(omp_get_thread_num(), omp_get_num_threads()); }
 #endif

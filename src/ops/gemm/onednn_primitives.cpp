@@ -47,6 +47,7 @@ memory::data_type type_of(DType dtype) {
 class Threads {
  public:
   explicit Threads(int threads) : before_(omp_get_max_threads()) {
+    if (threads > 1) team_was_opened.store(true, std::memory_order_relaxed);
     if (threads != before_) omp_set_num_threads(threads);
   }
   ~Threads() {
@@ -377,6 +378,7 @@ void pack(const View& rows, int64_t m_hint, std::byte* to) {
     require(k == 1 || rows.stride[1] == 1, "pack_weights: weights is ", rows, "; expected inner stride 1 (format onednn)");
     const View apart = without_overlap(rows, kRowsB);
     const memory::desc wanted = preferred(rows.dtype, n, k, m_hint);
+    const Threads threads(omp_get_max_threads());
     write_blob(wanted,
                {.n = n,
                 .k = k,
@@ -394,6 +396,7 @@ void pack(const View& rows, int64_t m_hint, std::byte* to) {
 
 void unpack(const std::byte* packed, int64_t packed_bytes, DType dtype, int64_t n, int64_t k, std::byte* rows) {
   guarded([&] {
+    const Threads threads(omp_get_max_threads());
     if (dtype != DType::i8) {
       const memory::desc stored = read_blob(packed, dtype, n, k);
       check_size(stored, packed_bytes);
