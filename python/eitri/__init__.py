@@ -26,6 +26,8 @@ def explain(op, problem="", *, device="cpu", json=False):
 
     Fields left out take their defaults. device: "cpu", "cuda:0". Returns text, with json=True a JSON text."""
     kind, _, index = device.partition(":")
+    if index and not index.isdecimal():
+        raise InvalidArgument(f"explain: device is {device!r}; expected cpu, cuda:N or hip:N")
     return _native.explain(op, problem, "json" if json else "text", kind, int(index or 0))
 
 

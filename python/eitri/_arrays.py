@@ -2,7 +2,7 @@
 
 import sys
 
-from eitri.errors import InvalidArgument
+from eitri.errors import InvalidArgument, OutOfMemory
 
 # eitri's name -> (NumPy's or ml_dtypes' name, torch's name, bytes)
 NAMES = {
@@ -50,6 +50,23 @@ def typed(array, dtype):
     return Typed(array, dtype)
 
 
+_ALIASES = {alias: name for name, (numpy_name, torch_name, _) in NAMES.items() for alias in (name, numpy_name, torch_name)}
+
+
+def name_of_dtype(dtype):
+    """eitri's name of a dtype of torch, NumPy or its own; of another one the text that it is."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    text = text[6:] if text.startswith("torch.") else text
+    return _ALIASES.get(text, text)
+
+
+def check_out_dtype(op, out, out_dtype):
+    """out_dtype beside an output that is given: another one than its dtype would be ignored."""
+    wanted, got = name_of_dtype(out_dtype), name_of_dtype(getattr(out, "dtype", out_dtype))
+    if wanted != got:
+        raise InvalidArgument(f"{op}: out_dtype is {wanted}; expected none, or {got} (dtype of out)")
+
+
 def torch_dtype(name):
     """torch's dtype of eitri's name; InvalidArgument where this torch has none."""
     import torch
@@ -73,6 +90,17 @@ def is_torch(array):
 def empty(like, shape, dtype):
     """An uninitialised array of `like`'s kind and device. dtype: eitri's name, or None for like's. shape counts elements, of which an
     "f4e2m1" array has two in a byte: its last extent is half of that."""
+    try:
+        return _empty(like, shape, dtype)
+    except MemoryError as error:
+        raise OutOfMemory(f"out is not given and {list(shape)} cannot be allocated: {error}") from None
+    except ValueError as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(f"out is not given and would be {list(shape)}: {error}") from None
+
+
+def _empty(like, shape, dtype):
     if dtype == "f4e2m1":
         if shape[-1] % 2:
             raise InvalidArgument(f"out is not given; expected one, or an even number of columns, for f4e2m1 {list(shape)}")
@@ -94,7 +122,7 @@ def empty(like, shape, dtype):
     if isinstance(like, Typed):
         dtype = like.dtype if dtype is None else dtype
         if is_torch(like.array):
-            return empty(like.array, shape, dtype)
+            return _empty(like.array, shape, dtype)
     if dtype is None:
         if not isinstance(like, numpy.ndarray):
             raise InvalidArgument(f"out is not given; expected one for inputs of type {type(like).__qualname__}")
@@ -102,7 +130,7 @@ def empty(like, shape, dtype):
     if dtype in IN_NUMPY:
         return numpy.empty(shape, NAMES[dtype][0])
     if dtype not in NAMES:
-        raise InvalidArgument(f"dtype is {dtype}; NumPy has no array of it")
+        raise InvalidArgument(f"dtype is {dtype}; expected one that arrays have: {', '.join(NAMES)}")
     ml_dtypes = sys.modules.get("ml_dtypes")
     if ml_dtypes is not None and hasattr(ml_dtypes, NAMES[dtype][0]) and not isinstance(like, Typed):
         return numpy.empty(shape, getattr(ml_dtypes, NAMES[dtype][0]))
@@ -122,6 +150,8 @@ def exported(array, access):
     module = type(array).__module__.partition(".")[0]
     if access == "write" and module in ("jax", "jaxlib"):
         raise InvalidArgument("a JAX array cannot be written; expected a NumPy array as output")
+    if not hasattr(array, "__dlpack_device__"):
+        raise InvalidArgument(f"a {type(array).__qualname__} has no memory; expected an array (inside JAX programs use eitri.jax)")
     device = array.__dlpack_device__()
     if not isinstance(device, tuple) or len(device) != 2:
         raise InvalidArgument(f"a {type(array).__qualname__} gives {device!r} from __dlpack_device__; expected a pair (type, index)")

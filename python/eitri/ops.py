@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import typing
 
-from eitri._arrays import aligned_bytes
+from eitri._arrays import aligned_bytes, check_out_dtype
 from eitri.errors import InvalidArgument
 from eitri.lib import _native
 
@@ -42,6 +42,8 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, a_scale: Array | None
     if out is None:
         columns = _columns("gemm", b, gate)
         out = _empty(a, (*_shape("gemm", "a", a, (2, 3))[:-1], columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+    elif out_dtype is not None:
+        check_out_dtype("gemm", out, out_dtype)
     _gemm(a, b, out, bias, a_scale, b_scale, activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
@@ -64,18 +66,20 @@ def grouped_gemm(a: Array, b: Array, sorted_ids: Array, sorted_expert_ids: Array
     if out is None:
         columns = _columns("grouped_gemm", b, gate)
         out = _empty(a, (*_shape("grouped_gemm", "sorted_ids", sorted_ids, (1,)), columns), "bf16" if out_dtype is None and a_scale is not None else out_dtype)
+    elif out_dtype is not None:
+        check_out_dtype("grouped_gemm", out, out_dtype)
     _grouped_gemm(a, b, out, sorted_ids, sorted_expert_ids, num_valid, tokens, block, gather, bias, a_scale, b_scale, row_weight,
                   activation, limit, alpha, beta, linear_beta, gate, b_global_scale, a_quant, b_quant)
     return out
 
 
 def quantize(x: Array, *, quant: str = "per_token", scale_rounding: str = "up", sorted_ids: Array | None = None,
-             num_valid: Array | None = None, tokens: int = 0, out_dtype: DType = "i8", out: Array | None = None,
+             num_valid: Array | None = None, tokens: int = 0, out_dtype: DType = None, out: Array | None = None,
              scale: Array | None = None) -> tuple[Array, Array]:
     """q = x / scale as a code, rounded to nearest even, saturating, with scale = max|x| / the largest code; a zero block has scale 0.
 
     x: f32, bf16 or f16 [rows, cols]. quant: what shares a scale: "per_tensor", "per_token" (a row), "per_1x128" or "per_1x32" columns of one.
-    out_dtype: i8, f8e4m3 or f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4, an even number of columns).
+    out_dtype: i8 (the default), f8e4m3 or f8e4m3fnuz; with per_1x32 i8, f8e4m3 (mxfp8) or f4e2m1 (mxfp4, an even number of columns).
     scale_rounding: of f8e8m0 scales to a power of two: "up", "down" or "even".
     With sorted_ids and num_valid (of `moe_sort`, for `tokens` tokens) rows at padding positions are neither read nor written.
     Returns (q [rows, cols], scale f32 [1], [rows] or [rows, ceil(cols / N)]; f8e8m0 with per_1x32 of f8e4m3 and f4e2m1); `out` and `scale` are
@@ -83,7 +87,9 @@ def quantize(x: Array, *, quant: str = "per_token", scale_rounding: str = "up", 
     """
     rows, cols = _shape("quantize", "x", x, (2,))
     if out is None:
-        out = _empty(x, (rows, cols), out_dtype)
+        out = _empty(x, (rows, cols), "i8" if out_dtype is None else out_dtype)
+    elif out_dtype is not None:
+        check_out_dtype("quantize", out, out_dtype)
     if scale is None:
         block = {"per_1x128": 128, "per_1x32": 32}.get(quant)
         shape = (rows, -(-cols // block)) if block else (1,) if quant == "per_tensor" else (rows,)
@@ -110,6 +116,8 @@ def activation(x: Array, kind: str = "silu", *, limit: float = 0.0, alpha: float
         out = _empty(x, (rows, columns if gate == "none" else columns // 2), out_dtype)
         if scale is None and out_dtype is not None and _is_i8(out_dtype):
             scale = _empty(x, (rows,), "f32")
+    elif out_dtype is not None:
+        check_out_dtype("activation", out, out_dtype)
     _activation(x, out, scale, kind, limit, alpha, beta, linear_beta, gate, sorted_ids, num_valid, tokens)
     return out if scale is None else (out, scale)
 
@@ -125,6 +133,8 @@ def rmsnorm(x: Array, weight: Array | None = None, *, residual: Array | None = N
     An output may be the very tensor of an input of its dtype (in place).
     Returns out; with a residual or a quant a tuple: out, residual_out, scale, those that there are.
     """
+    if out is not None and out_dtype is not None:
+        check_out_dtype("rmsnorm", out, out_dtype)
     if out is None or (residual is not None and residual_out is None) or (quant != "none" and scale is None):
         rows, columns = _shape("rmsnorm", "x", x, (2,))
         if out is None:
@@ -152,6 +162,10 @@ def topk_gating(logits: Array, top_k: int, *, correction_bias: Array | None = No
         _count("topk_gating", "top_k", top_k)
         tokens, _ = _shape("topk_gating", "logits", logits, (2,))
         out = _empty(logits, (tokens, top_k), "f32"), _empty(logits, (tokens, top_k), "i32")
+    else:
+        columns = _shape("topk_gating", "out[1]", out[1], (2,))[1]
+        if columns != top_k:
+            raise InvalidArgument(f"topk_gating: top_k is {top_k}; expected {columns} (columns of out)")
     weights, ids = out
     _topk_gating(logits, weights, ids, correction_bias, score, "yes" if renormalize else "no", scale, groups, topk_groups)
     return weights, ids
@@ -198,6 +212,8 @@ def moe_combine(y: Array, reverse: Array, weights: Array | None = None, *, share
     """
     if out is None:
         out = _empty(y, (_shape("moe_combine", "reverse", reverse, (2,))[0], _shape("moe_combine", "y", y, (2,))[1]), out_dtype)
+    elif out_dtype is not None:
+        check_out_dtype("moe_combine", out, out_dtype)
     _moe_combine(y, reverse, out, weights, shared, num_local_tokens)
     return out
 
@@ -228,6 +244,8 @@ def fused_moe(x: Array, w1: Array, w2: Array, topk_weights: Array, topk_ids: Arr
     """
     if out is None:
         out = _empty(x, _shape("fused_moe", "x", x, (2,)), "bf16" if out_dtype is None and x_scale is not None else out_dtype)
+    elif out_dtype is not None:
+        check_out_dtype("fused_moe", out, out_dtype)
     _fused_moe(x, w1, w2, topk_weights, topk_ids, out, w1_scale, w2_scale, x_scale, bias1, bias2, expert_mask, num_local_tokens,
                shared_w1, shared_w2, shared_w1_scale, shared_w2_scale, activation, limit, alpha, beta, linear_beta, gate, weight_stage,
                w1_global_scale, w2_global_scale, shared_w1_global_scale, shared_w2_global_scale, a_quant, w_quant)
@@ -260,7 +278,7 @@ def _shape(op, name, array, ranks):
 
 def _count(op, name, value, least=0):
     """A number that decides the shape of a result; torch's symbolic ones pass as well."""
-    if not isinstance(value, int) and not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not isinstance(value, int) and not hasattr(value, "__index__"):
         raise InvalidArgument(f"{op}: {name} is {value!r}; expected a number")
     if value < least:
         raise InvalidArgument(f"{op}: {name} is {value}; expected at least {least}")

@@ -14,6 +14,23 @@
 
 namespace eitri::python {
 
+/// Throws Error{invalid_argument} that shows the object, in place of the Python error that is set.
+[[noreturn]] inline void refuse_object(PyObject* object, const char* op, const char* name, const char* wanted) {
+  PyErr_Clear();
+  const Ref shown = checked(PyObject_Repr(object)), bytes = checked(PyUnicode_AsUTF8String(shown.get()));
+  fail(Code::invalid_argument, str(op, ": ", name, " is ", PyBytes_AsString(bytes.get()), "; expected ", wanted));
+}
+inline int64_t read_integer(PyObject* object, const char* op, const char* name) {
+  const int64_t value = PyLong_AsLongLong(object);
+  if (value == -1 && PyErr_Occurred() != nullptr) refuse_object(object, op, name, "a 64-bit integer");
+  return value;
+}
+inline double read_real(PyObject* object, const char* op, const char* name) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1 && PyErr_Occurred() != nullptr) refuse_object(object, op, name, "a number");
+  return value;
+}
+
 /// The names of an enum as Python texts, made once.
 template <class E> const std::array<PyObject*, 16>& interned_names() {
   static const std::array<PyObject*, 16> all = [] {
@@ -38,8 +55,7 @@ template <class E> E read_choice(PyObject* object, const char* op, const char* n
     if (is_text && PyUnicode_CompareWithASCIIString(object, texts[i]) == 0) return static_cast<E>(i);
     known += str(i == 0 ? "\"" : ", \"", texts[i], "\"");
   }
-  const Ref shown = checked(PyObject_Repr(object)), bytes = checked(PyUnicode_AsUTF8String(shown.get()));
-  fail(Code::invalid_argument, str(op, ": ", name, " is ", PyBytes_AsString(bytes.get()), "; expected one of ", known));
+  refuse_object(object, op, name, ("one of " + known).c_str());
 }
 
 /// Who calls. torch's dispatcher has taken all wrappers off, and leaves out trailing arguments that have their default.
@@ -63,11 +79,8 @@ class Reader {
     if (PyObject* object = next(); object != nullptr) view = tensors_.read(object, name, Access::write);
   }
   void optional_output(const char* name, View& view) { output(name, view); }
-  void number(const char*, int64_t& value) {
-    PyObject* object = next();
-    if (object == nullptr) return;
-    value = PyLong_AsLongLong(object);
-    if (value == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+  void number(const char* name, int64_t& value) {
+    if (PyObject* object = next(); object != nullptr) value = read_integer(object, op_, name);
   }
   void number(const char* name, int& value) {
     int64_t wide = value;
@@ -75,12 +88,8 @@ class Reader {
     require(wide == static_cast<int>(wide), op_, ": ", name, " is ", wide, "; expected a 32-bit number");
     value = static_cast<int>(wide);
   }
-  void number(const char*, float& value) {
-    PyObject* object = next();
-    if (object == nullptr) return;
-    const double wide = PyFloat_AsDouble(object);
-    if (wide == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
-    value = static_cast<float>(wide);
+  void number(const char* name, float& value) {
+    if (PyObject* object = next(); object != nullptr) value = static_cast<float>(read_real(object, op_, name));
   }
   template <class E> void choice(const char* name, E& value) {
     if (PyObject* object = next(); object != nullptr) value = read_choice<E>(object, op_, name);

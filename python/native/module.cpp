@@ -90,15 +90,14 @@ PyObject* weight_shape(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PackFormat format_of(PyObject* object) {
-  const std::string text = text_of(object);
-  require(text == "panel32" || text == "onednn", "pack_weights: format is \"", text, "\"; expected \"panel32\" or \"onednn\"");
+  const std::string text = PyUnicode_Check(object) != 0 ? text_of(object) : std::string();
+  if (text != "panel32" && text != "onednn") refuse_object(object, "pack_weights", "format", "\"panel32\" or \"onednn\"");
   return text == "onednn" ? PackFormat::onednn : PackFormat::panel32;
 }
 
 /// (weights, gate, format, m_hint, quant, scale).
 PackArgs pack_args(Tensors& tensors, PyObject* const* args) {
-  const int64_t m_hint = PyLong_AsLongLong(args[3]);
-  if (m_hint == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+  const int64_t m_hint = read_integer(args[3], "pack_weights", "m_hint");
   PackArgs out{.weights = tensors.read(args[0], "weights", Access::read),
                .gate = read_choice<GateLayout>(args[1], "pack_weights", "gate"),
                .format = format_of(args[2]),

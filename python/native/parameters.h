@@ -56,7 +56,7 @@ template <> struct Parameters<Quantize> {
   static constexpr auto run = eitri::quantize;
   static void walk(auto& f, QuantizeArgs& a) {
     f.tensor("x", a.x);
-    f.output("q", a.q);
+    f.output("out", a.q, "q");
     f.output("scale", a.scale);
     f.choice("quant", a.quant);
     f.optional("sorted_ids", a.sorted_ids);

@@ -200,9 +200,9 @@ DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   return DType::none;
 }
 
-/// Whether torch means the negative of what the memory holds: the imaginary part of a conjugate, whose elements are never all side by side.
+/// Whether torch means the negative of what the memory holds: the imaginary part of a conjugate, of which no two elements are side by side.
 bool is_negated(PyObject* tensor, const View& view) {
-  if ((view.dtype != DType::f32 && view.dtype != DType::f16) || is_contiguous(view)) return false;
+  if ((view.dtype != DType::f32 && view.dtype != DType::f16) || (is_contiguous(view) && view.size() != 1)) return false;
   const Ref answer = checked(PyObject_CallMethod(tensor, "is_neg", nullptr));
   return answer.get() == Py_True;
 }
@@ -363,8 +363,14 @@ View Tensors::of_dl_tensor(const DlTensor& t, const char* name) const {
   if (view.dtype == DType::none && meant_ != DType::none && t.dtype.code <= 1 && t.dtype.bits == bits(meant_)) view.dtype = meant_;
   // A packed pair of 4-bit elements may be one element with two lanes.
   const bool pairs = t.dtype.lanes == 2 && t.dtype.bits == 4;
-  require(view.dtype != DType::none && (t.dtype.lanes == 1 || pairs), op_, ": ", name, " has DLPack dtype (code ", int{t.dtype.code}, ", ",
-          int{t.dtype.bits}, " bits, ", t.dtype.lanes, " lanes); expected f32, f16, bf16, an fp8 type, f4e2m1, i8, u8, i32 or i64");
+  if (view.dtype == DType::none || (t.dtype.lanes != 1 && !pairs)) [[unlikely]] {
+    static constexpr const char* kKinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+    const bool known = t.dtype.code < std::size(kKinds) && t.dtype.lanes == 1;
+    const std::string got =
+        known ? str("dtype ", kKinds[t.dtype.code], int{t.dtype.bits})
+              : str("DLPack dtype (code ", int{t.dtype.code}, ", ", int{t.dtype.bits}, " bits, ", t.dtype.lanes, " lanes)");
+    fail(Code::invalid_argument, str(op_, ": ", name, " has ", got, "; expected f32, f16, bf16, an fp8 type, f4e2m1, i8, u8, i32 or i64"));
+  }
   view.data = t.data == nullptr ? nullptr : static_cast<std::byte*>(t.data) + t.byte_offset;
   view.rank = static_cast<int8_t>(t.ndim);
   int64_t step = 1;
@@ -518,7 +524,8 @@ DType dtype_of(PyObject* object, const char* op, const char* arg) {
     if (text == alias.name) return alias.dtype;
   std::string names;
   for (const DType dtype : all_dtypes()) names += str(names.empty() ? "" : ", ", dtype);
-  fail(Code::invalid_argument, str(op, ": ", arg, " is \"", text, "\"; expected a dtype of torch or NumPy, or one of ", names));
+  fail(Code::invalid_argument,
+       str(op == nullptr ? "" : str(op, ": "), arg, " is \"", text, "\"; expected a dtype of torch or NumPy, or one of ", names));
 }
 
 namespace {
@@ -539,7 +546,7 @@ PyObject* empty_by_exchange(PyObject* like, PyObject* shape, PyObject* dtype) {
       if (prototype.shape[i] == 0) break;
     }
   if (dtype != Py_None) {
-    const DlpackType row = dlpack_of_dtype(dtype_of(dtype, "empty", "dtype"));
+    const DlpackType row = dlpack_of_dtype(dtype_of(dtype, nullptr, "out_dtype"));
     prototype.dtype = {row.code, row.bits, 1};
   }
   if (prototype.dtype.bits < 8) return nullptr;
@@ -575,7 +582,7 @@ PyObject* empty_by_exchange(PyObject* like, PyObject* shape, PyObject* dtype) {
 PyObject* empty(PyObject* like, PyObject* shape, PyObject* dtype) {
   if (PyObject* made = empty_by_exchange(like, shape, dtype); made != nullptr) return made;
   const Ref arrays = checked(PyImport_ImportModule("eitri._arrays"));
-  const Ref name = dtype == Py_None ? Ref() : checked(PyUnicode_FromString(str(dtype_of(dtype, "empty", "dtype")).c_str()));
+  const Ref name = dtype == Py_None ? Ref() : checked(PyUnicode_FromString(str(dtype_of(dtype, nullptr, "out_dtype")).c_str()));
   return checked(PyObject_CallMethod(arrays.get(), "empty", "OOO", like, shape, name ? name.get() : Py_None)).release();
 }
 

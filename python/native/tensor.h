@@ -62,7 +62,7 @@ class Tensors {
   std::vector<std::unique_ptr<Held>> held_;
 };
 
-/// "bf16", torch.bfloat16, numpy.float32, … Throws Error{invalid_argument} with the known names.
+/// "bf16", torch.bfloat16, numpy.float32, … Throws Error{invalid_argument} with the known names; op may be null where nobody knows it.
 DType dtype_of(PyObject* object, const char* op, const char* arg);
 /// An uninitialised, row-major tensor of the kind and device of `like`; dtype none: its dtype.
 PyObject* empty(PyObject* like, PyObject* shape, PyObject* dtype);

@@ -97,12 +97,10 @@ PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
         require(value != Py_None, name, ": ", arg, " is None; expected a tensor");
         views.push_back(tensors.read(value, arg.c_str(), kinds[i] == 'w' ? Access::write : Access::read));
         values.emplace_back(views.back());
-      } else if (PyFloat_Check(value) != 0) {  // checked against the declaration: an i32 takes no 1.5
-        values.emplace_back(PyFloat_AsDouble(value));
+      } else if (kinds[i] == 'f' || PyFloat_Check(value) != 0) {  // checked against the declaration: an i32 takes no 1.5
+        values.emplace_back(read_real(value, name, arg.c_str()));
       } else {
-        const int64_t integer = PyLong_AsLongLong(value);
-        if (integer == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
-        values.emplace_back(integer);
+        values.emplace_back(read_integer(value, name, arg.c_str()));
       }
     }
     if (tensors.needs_torch()) {

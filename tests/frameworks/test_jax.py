@@ -34,6 +34,20 @@ def test_gemm_in_a_program():
     assert_same(run(a), np.maximum(eitri.gemm(a * 2, b), 0) + 1)
 
 
+def test_dtypes_by_name():
+    a, b = random(3, 8), random(4, 8)
+    for name, dtype in (("bf16", jnp.bfloat16), ("float16", jnp.float16), (np.float16, jnp.float16)):
+        assert_same(eitri.jax.gemm(a, b, out_dtype=name), np.asarray(eitri.jax.gemm(a, b, out_dtype=dtype)))
+    assert eitri.jax.rmsnorm(a, quant="per_token", out_dtype="f8e4m3")[0].dtype == jnp.float8_e4m3fn
+
+
+def test_donated_buffers():
+    x, residual = random(5, 256), random(5, 256, seed=2)
+    run = jax.jit(lambda x, residual: eitri.jax.rmsnorm(x, residual=residual), donate_argnums=(0, 1))
+    for got, expected in zip(run(jnp.array(x), jnp.array(residual)), eitri.rmsnorm(x, residual=residual), strict=True):
+        assert_same(got, expected)
+
+
 def test_gemm_int8():
     q, w = np.arange(-32, 32, dtype=np.int8).reshape(2, 32), np.arange(96, dtype=np.int8).reshape(3, 32)
     scales = np.full(2, 0.5, np.float32), np.full(3, 0.25, np.float32)
@@ -71,7 +85,16 @@ def test_refusals():
         eitri.jax.gemm(random(3, 8), eitri.pack_weights(random(4, 8)))
     with pytest.raises(eitri.InvalidArgument, match="unknown argument colour"):
         eitri.jax.gemm(random(3, 8), random(4, 8), colour=1)
+    pair = {name: jax.ShapeDtypeStruct((3, 2), dtype) for name, dtype in (("weights", jnp.float32), ("ids", jnp.int32))}
     with pytest.raises(eitri.InvalidArgument, match="logits is not given"):
-        eitri.jax.call("topk_gating", {})
+        eitri.jax.call("topk_gating", pair)
+    with pytest.raises(eitri.InvalidArgument, match="topk_gating: ids is not among the outputs"):
+        eitri.jax.call("topk_gating", {"weights": pair["weights"]}, logits=random(3, 8))
+    with pytest.raises(eitri.InvalidArgument, match="topk_gating: unknown argument indices"):
+        eitri.jax.call("topk_gating", {**pair, "indices": pair["ids"]}, logits=random(3, 8))
+    with pytest.raises(eitri.InvalidArgument, match="rmsnorm: eps is .*; expected a number that is known while tracing"):
+        jax.jit(lambda x, eps: eitri.jax.rmsnorm(x, eps=eps))(random(3, 8), 1e-5)
+    with pytest.raises(eitri.InvalidArgument, match="inside JAX programs use eitri.jax"):
+        jax.jit(lambda x: eitri.gemm(x, random(4, 8), out=np.empty((3, 4), np.float32)))(random(3, 8))
     with pytest.raises(Exception, match="differentiat|JVP"):
         jax.grad(lambda a: eitri.jax.gemm(a, random(4, 8)).sum())(random(3, 8))

@@ -212,6 +212,8 @@ def test_negated_memory_is_read_as_it_is_meant():
         plain = x.clone()
         b = torch.tensor([[2.0], [3.0]])
         assert torch.equal(eitri.gemm(x, b), eitri.gemm(plain, b))
+    for x in (z[:1, :1].conj().imag, z[0, :1].conj().imag.unsqueeze(-1)):  # one element, whose memory looks plain
+        assert x.is_neg() and torch.equal(eitri.gemm(x, torch.tensor([[2.0]])), 2 * x.clone())
     out = torch.zeros(6, 4, dtype=torch.complex64).conj().imag[:, :1]
     with pytest.raises(eitri.InvalidArgument, match="out has its negative bit set"):
         eitri.gemm(torch.ones(6, 1), torch.ones(1, 1), out=out)
@@ -236,7 +238,7 @@ def test_subclasses_and_tensors_without_memory():
     for bad, error in ((X.to_sparse(), NotImplementedError), (X.to("meta"), eitri.InvalidArgument)):
         with pytest.raises(error):
             eitri.gemm(bad, b, out=torch.empty(7, 4, dtype=torch.bfloat16))
-    with pytest.raises(eitri.InvalidArgument, match="expected one device"):
+    with pytest.raises(eitri.InvalidArgument, match="^gemm: got tensors on cpu, meta; expected one device"):
         eitri.gemm(X, b.to("meta"))
     with pytest.raises(RuntimeError, match="eitri::gemm"):
         torch.vmap(lambda x: eitri.gemm(x, b))(randn(2, 7, 64))
@@ -245,8 +247,9 @@ def test_subclasses_and_tensors_without_memory():
 def test_errors_have_one_line_and_name_the_argument():
     with pytest.raises(eitri.InvalidArgument, match=r"^gemm: b is bf16\[4, 32\]; expected"):
         eitri.gemm(X, randn(4, 32))
-    with pytest.raises(eitri.InvalidArgument, match="gemm: a has DLPack dtype"):
-        eitri.gemm(X.to(torch.complex64), X)
+    for dtype, name in ((torch.complex64, "complex64"), (torch.float64, "float64"), (torch.bool, "bool8")):
+        with pytest.raises(eitri.InvalidArgument, match=f"gemm: a has dtype {name}; expected f32, f16"):
+            eitri.gemm(X.to(dtype), X)
     with pytest.raises(eitri.InvalidArgument, match="out is f32"):
         eitri.rmsnorm(X, out=torch.empty(3, 3))
 

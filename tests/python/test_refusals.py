@@ -111,10 +111,9 @@ def test_objects():
     refused("gemm: a is none", eitri.gemm, None, B, out=np.empty((1, 4), np.float32))
     refused('activation is \'tanh\'; expected one of "none", "relu"', eitri.gemm, A, B, activation="tanh")
     refused("activation is 3; expected", eitri.gemm, A, B, activation=3)
-    with pytest.raises(TypeError):
-        eitri.gemm(A, B, alpha="much")
-    with pytest.raises(TypeError):
-        eitri.topk_gating(A, 2, groups=1.5)
+    refused("gemm: alpha is 'much'; expected a number", eitri.gemm, A, B, alpha="much")
+    refused("topk_gating: groups is 1.5; expected a 64-bit integer", eitri.topk_gating, A, 2, groups=1.5)
+    refused("rmsnorm: eps is None; expected a number", eitri.rmsnorm, A, eps=None)
     with pytest.raises(TypeError):
         eitri.gemm(A, B, colour="red")
 
@@ -123,9 +122,44 @@ def test_numbers():
     refused("eps is -1", eitri.rmsnorm, A, eps=-1.0)
     refused("groups is 3", eitri.topk_gating, A, 2, groups=3)
     refused("32-bit number", eitri.topk_gating, A, 2, groups=2**40)
-    with pytest.raises(OverflowError):
-        eitri.moe_sort(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), 4, block=2**70,
-                       out=[np.zeros(1, np.int32)] * 5)
+    refused(f"moe_sort: block is {2**70}; expected a 64-bit integer", eitri.moe_sort, np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), 4,
+            block=2**70, out=[np.zeros(1, np.int32)] * 5)
+
+
+def test_what_contradicts_an_output_that_is_given():
+    ids, weights = np.zeros((3, 2), np.int32), np.zeros((3, 2), np.float32)
+    lists = eitri.moe_sort(ids, weights, 4)
+    experts = np.ones((4, 5, 8), np.float32)
+    calls = {"gemm": lambda **o: eitri.gemm(A, B, out=np.empty((3, 4), np.float32), **o),
+             "grouped_gemm": lambda **o: eitri.grouped_gemm(A, experts, *lists[:1], *lists[2:4], tokens=3, out=np.empty((lists[0].size, 5), np.float32), **o),
+             "quantize": lambda **o: eitri.quantize(A, out=np.empty(A.shape, np.int8), **o),
+             "activation": lambda **o: eitri.activation(A, out=np.empty((3, 4), np.float32), **o),
+             "rmsnorm": lambda **o: eitri.rmsnorm(A, out=np.empty_like(A), **o),
+             "moe_combine": lambda **o: eitri.moe_combine(A, ids, out=np.empty((3, 8), np.float32), **o)}
+    for op, call in calls.items():
+        same = np.int8 if op == "quantize" else "float32"
+        call(out_dtype=same)
+        refused(f"{op}: out_dtype is bf16; expected none, or {'i8' if op == 'quantize' else 'f32'}", call, out_dtype="bf16")
+    x = eitri.typed(np.ones((3, 8), np.uint16), "bf16")
+    w = eitri.typed(np.ones((4, 6, 8), np.uint16), "bf16"), eitri.typed(np.ones((4, 8, 3), np.uint16), "bf16")
+    refused("fused_moe: out_dtype is f16", eitri.fused_moe, x, *w, weights, ids, out=np.empty((3, 8), np.float32), out_dtype=np.float16)
+    refused("topk_gating: top_k is 3; expected 2", eitri.topk_gating, A, 3, out=(weights, ids))
+    eitri.topk_gating(A, 2, out=(weights, ids))
+
+
+def test_results_that_no_memory_holds():
+    wide = np.broadcast_to(np.ones((1, 8), np.float32), (2**45, 8))
+    with pytest.raises(eitri.OutOfMemory, match="cannot be allocated"):
+        eitri.rmsnorm(wide)
+    refused("experts is True; expected a number", eitri.moe_sort, np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), True)
+    refused(r"out is not given and would be \[", eitri.topk_gating, A, 2**62)
+
+
+def test_messages_name_the_arguments_of_python():
+    refused("^quantize: out is i8", eitri.quantize, A, out=np.empty((3, 3), np.int8))
+    refused('^out_dtype is "float128"; expected a dtype', eitri.gemm, A, B, out_dtype="float128")
+    refused("explain: device is 'cuda:x'", eitri.explain, "gemm", "m=1,n=4,k=4", device="cuda:x")
+    refused('pack_weights: format is 3; expected "panel32" or "onednn"', eitri.pack_weights, A, format=3)
 
 
 def test_packed_weights_are_one_run_of_bytes():
@@ -142,10 +176,8 @@ def test_typed_arrays_in_another_byte_order():
 
 
 def test_pack_weights_reads_its_numbers_first():
-    with pytest.raises(TypeError):
-        eitri.pack_weights(A, m_hint="x", quant="zz")
-    with pytest.raises(OverflowError):
-        eitri.pack_weights(A, m_hint=2**70)
+    refused("m_hint is 'x'", eitri.pack_weights, A, m_hint="x", quant="zz")
+    refused("m_hint is", eitri.pack_weights, A, m_hint=2**70)
 
 
 def test_native_functions_count_their_arguments():

@@ -24,10 +24,10 @@ def grouped_gemm_direct(
     alpha: float, beta: float, linear_beta: float, gate: str, b_global_scale: Array | None, a_quant: str, b_quant: str, /,
 ) -> None: ...
 def quantize(
-    x: Array, q: Array, scale: Array, quant: str, sorted_ids: Array | None, num_valid: Array | None, tokens: int, scale_rounding: str, /,
+    x: Array, out: Array, scale: Array, quant: str, sorted_ids: Array | None, num_valid: Array | None, tokens: int, scale_rounding: str, /,
 ) -> None: ...
 def quantize_direct(
-    x: Array, q: Array, scale: Array, quant: str, sorted_ids: Array | None, num_valid: Array | None, tokens: int, scale_rounding: str, /,
+    x: Array, out: Array, scale: Array, quant: str, sorted_ids: Array | None, num_valid: Array | None, tokens: int, scale_rounding: str, /,
 ) -> None: ...
 def activation(
     x: Array, out: Array, scale: Array | None, activation: str, limit: float, alpha: float, beta: float, linear_beta: float, gate: str,
