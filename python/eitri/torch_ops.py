@@ -15,10 +15,13 @@ OPS = tuple(_native.schemas())
 _library = None
 
 
-def _fake(*args):
-    devices = {value.device for value in args if isinstance(value, torch.Tensor)}
-    if len(devices) > 1:
-        raise InvalidArgument(f"got tensors on {', '.join(sorted(map(str, devices)))}; expected one device")
+def _fake_of(op):
+    def fake(*args):
+        devices = {value.device for value in args if isinstance(value, torch.Tensor)}
+        if len(devices) > 1:
+            raise InvalidArgument(f"{op}: got tensors on {', '.join(sorted(map(str, devices)))}; expected one device")
+
+    return fake
 
 
 def register():
@@ -31,27 +34,33 @@ def register():
         _library.define(schema)
         for key in ("CPU", "CUDA"):
             _library.impl(name, getattr(_native, name + "_direct"), key)
-        torch.library.register_fake(f"eitri::{name}", _fake, lib=_library)
+        torch.library.register_fake(f"eitri::{name}", _fake_of(name), lib=_library)
 
 
 _user_libraries: dict = {}  # by name
 _user_ops: dict = {}  # by number
 
 
-def register_user_op(index, name, parameters, run):
-    """Defines torch.ops.eitri_user.<name> as `run`. parameters: (name, kind), kind r, w, f or i. A second one of a name replaces the first."""
+def register_user_op(index, name, digest, parameters, run):
+    """Defines torch.ops.eitri_user.<name> as `run`. parameters: (name, kind), kind r, w, f or i. A second one of a name replaces the first.
+
+    Graphs call <name>_<digest> (of declaration and source): what was traced, or exported, means that source for ever."""
+    aliases = iter("abcdefghijklmnop")
+    kinds = {"r": lambda: "Tensor", "w": lambda: f"Tensor({next(aliases)}!)", "f": lambda: "float", "i": lambda: "int"}
+    schema = f"({', '.join(f'{kinds[kind]()} {parameter}' for parameter, kind in parameters)}) -> ()"
     known = _user_libraries.pop(name, None)
     if known is not None:
         known._destroy()
-    aliases = iter("abcdefghijklmnop")
-    kinds = {"r": lambda: "Tensor", "w": lambda: f"Tensor({next(aliases)}!)", "f": lambda: "float", "i": lambda: "int"}
-    library = torch.library.Library("eitri_user", "FRAGMENT")
-    library.define(f"{name}({', '.join(f'{kinds[kind]()} {parameter}' for parameter, kind in parameters)}) -> ()")
-    for key in ("CPU", "CUDA"):
-        library.impl(name, run, key)
-    torch.library.register_fake(f"eitri_user::{name}", _fake, lib=library)
-    _user_libraries[name] = library
-    _user_ops[index] = getattr(torch.ops.eitri_user, name).default
+    of_source = f"{name}_{digest}"
+    for op in (name, of_source):
+        if op in _user_libraries:
+            continue
+        library = _user_libraries[op] = torch.library.Library("eitri_user", "FRAGMENT")
+        library.define(op + schema)
+        for key in ("CPU", "CUDA"):
+            library.impl(op, run, key)
+        torch.library.register_fake(f"eitri_user::{op}", _fake_of(name), lib=library)
+    _user_ops[index] = getattr(torch.ops.eitri_user, of_source).default
 
 
 def _traced_user_op(index, *args):

@@ -23,12 +23,15 @@ class _Parameter:
         self.kind = ("r" if direction in (None, "in") else "w") if extents is not None else "f" if self.dtype.startswith("f") else "i"
 
 
-def _bound_extents(parameters, values):
+def _bound_extents(name, parameters, values):
     sizes = {}
     for parameter in parameters:
         value = values.get(parameter.name)
         if parameter.extents is not None and value is not None:
-            for extent, size in zip(parameter.extents, value.shape):
+            shape = getattr(value, "shape", None)
+            if shape is None:
+                raise InvalidArgument(f"{name}: {parameter.name} is a {type(value).__qualname__}; expected a tensor")
+            for extent, size in zip(parameter.extents, shape):
                 if extent.isidentifier():
                     sizes.setdefault(extent, size)  # equal names that differ are refused by the call itself
     return sizes
@@ -69,24 +72,29 @@ def user_op(*, body=None, source=None, before=None, flags=(), gpu_body=None, gpu
         body = pathlib.Path(source).read_text(encoding="utf-8")
 
     def decorate(function):
+        import hashlib
+
         name = function.__name__
         parameters = []
         for p in inspect.signature(function).parameters.values():
-            if p.kind is not p.POSITIONAL_OR_KEYWORD or not isinstance(p.annotation, str):
+            if p.kind is not p.POSITIONAL_OR_KEYWORD:
+                raise InvalidArgument(f"{name}: parameter {p.name} is {p.kind.description}; expected one that is given by position or name")
+            if not isinstance(p.annotation, str):
                 raise InvalidArgument(f"{name}: parameter {p.name} has annotation {p.annotation!r}; expected a text such as 'f32[n]'")
             parameters.append(_Parameter(p.name, p.annotation.strip("'\""), p.default))
         annotations = [p.annotation.strip("'\"") for p in inspect.signature(function).parameters.values()]
         declaration = f"{name}({', '.join(f'{p.name}: {a}' for p, a in zip(parameters, annotations))})"
         kinds = "".join(p.kind for p in parameters)
-        index = _native.user_op(declaration, name, kinds, [p.name for p in parameters], {
-            "body": body, "before": before, "flags": list(flags), "gpu_body": gpu_body, "gpu_before": gpu_before, "gpu_entry": gpu_entry,
-            "gpu_threads": gpu_threads, "gpu_blocks": gpu_blocks, "gpu_flags": list(gpu_flags)})
-        return _callable(function, name, index, declaration, parameters)
+        sources = {"body": body, "before": before, "flags": list(flags), "gpu_body": gpu_body, "gpu_before": gpu_before, "gpu_entry": gpu_entry,
+                   "gpu_threads": gpu_threads, "gpu_blocks": gpu_blocks, "gpu_flags": list(gpu_flags)}
+        index = _native.user_op(declaration, name, kinds, [p.name for p in parameters], sources)
+        digest = hashlib.sha256(repr((declaration, sources)).encode()).hexdigest()[:12]
+        return _callable(function, name, index, declaration, digest, parameters)
 
     return decorate
 
 
-def _callable(function, name, index, declaration, parameters):
+def _callable(function, name, index, declaration, digest, parameters):
     count = len(parameters)
     outputs = tuple(i for i, p in enumerate(parameters) if p.kind == "w")
     native = _native.call_user_op
@@ -106,7 +114,7 @@ def _callable(function, name, index, declaration, parameters):
                 elif not p.is_output:
                     raise TypeError(f"{name}() lacks argument {p.name!r}")
         like = next((values[p.name] for p in parameters if p.extents is not None and values.get(p.name) is not None), None)
-        sizes = _bound_extents(parameters, values)
+        sizes = _bound_extents(name, parameters, values)
         for p in parameters:
             if values.get(p.name) is None:
                 if like is None:
@@ -135,7 +143,7 @@ def _callable(function, name, index, declaration, parameters):
     def register():
         from eitri import torch_ops
 
-        torch_ops.register_user_op(index, name, [(p.name, p.kind) for p in parameters], run_for_torch)
+        torch_ops.register_user_op(index, name, digest, [(p.name, p.kind) for p in parameters], run_for_torch)
 
     def allow():
         from eitri import torch_ops

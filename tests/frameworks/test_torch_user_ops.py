@@ -77,6 +77,32 @@ def test_refusals():
     assert affine(x.to("meta"), randn(7, dtype=torch.float32).to("meta")).device.type == "meta"
 
 
+def test_graphs_keep_the_source_that_they_were_made_of():
+    def declare(value):
+        @eitri.user_op(body=f"y(0) = {value};")
+        def same_name(x: "f32[n]", y: "out f32[n]"): ...
+
+        return same_name
+
+    x = torch.zeros(1)
+    first = declare(1)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: first(x), fullgraph=True, backend="aot_eager")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return first(x)
+
+    exported = torch.export.export(Model(), (x,))
+    assert compiled(x).item() == 1
+    second = declare(2)
+    assert [f(x).item() for f in (first, second, compiled, exported.module())] == [1, 2, 1, 1]
+    torch._dynamo.reset()
+    assert [torch.compile(lambda x: f(x), fullgraph=True, backend="aot_eager")(x).item() for f in (first, second)] == [1, 2]
+    again = declare(1)  # the same source is the same operator
+    assert again(x).item() == 1 and compiled(x).item() == 1
+
+
 def test_a_second_one_of_the_name_takes_its_place():
     @eitri.user_op(body="y(0) = 1;")
     def twice(y: "inout f32[n]"): ...

@@ -44,7 +44,7 @@ def test_extents_outputs_and_files(tmp_path):
 def test_refusals():
     x = np.arange(5, dtype=np.float32)
     for bad, match in (((x.astype(np.int32),), "scale: x is i32"), ((x, x[:3].copy()), r"y is f32\[3\]"), ((x[:, None],), "x is"),
-                       ((x, None, "a"), "integer")):
+                       ((x, None, "a"), "scale: alpha is 'a'; expected a number"), (([1.0],), "scale: x is a list; expected a tensor")):
         with pytest.raises((eitri.InvalidArgument, TypeError), match=match):
             scale(*bad)
     with pytest.raises(TypeError, match="lacks argument 'x'"):
@@ -68,6 +68,13 @@ def test_refusals():
 
         @eitri.user_op(body="")
         def typed(x: int): ...
+
+    with pytest.raises(eitri.InvalidArgument, match="parameter x is keyword-only"):
+
+        @eitri.user_op(body="")
+        def named(*, x: "f32[n]"): ...
+
+    np.testing.assert_array_equal(scale(x, alpha=np.float32(3)), 3 * x)
 
 
 def test_an_extent_that_follows_from_nothing():
