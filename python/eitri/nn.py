@@ -16,7 +16,7 @@ class _Coded(torch.nn.Module):
 
     def _apply(self, fn, recurse=True):
         kept = {name: buffer.dtype for name, buffer in self._buffers.items()
-                if buffer is not None and (name.endswith("scale") or name.startswith("bias") or buffer.dtype.itemsize == 1)}
+                if buffer is not None and (name.endswith(("scale", "bias")) or name.startswith("bias") or buffer.dtype.itemsize == 1)}
         for name, dtype in kept.items():
             self._buffers[name] = self._buffers[name].view(torch.int32 if dtype.itemsize == 4 else torch.uint8)
         try:
@@ -38,6 +38,8 @@ class Linear(_Coded):
     def __init__(self, weight, bias=None, *, quant="none"):
         super().__init__()
         self.quant = _weight_codes.find(quant)
+        if weight.dim() != 2:
+            raise InvalidArgument(f"Linear: weight has shape {list(weight.shape)}; expected [out_features, in_features]")
         self.out_features, self.in_features = weight.shape
         coded = _weight_codes.code(weight, self.quant)
         self.register_buffer("weight", coded.codes)
@@ -51,6 +53,8 @@ class Linear(_Coded):
         return cls(linear.weight, linear.bias, quant=quant)
 
     def forward(self, x):
+        if x.shape[-1] != self.in_features:
+            raise InvalidArgument(f"Linear: x has shape {list(x.shape)}; expected {self.in_features} columns (in_features)")
         rows, scale = _weight_codes.code_rows(x.reshape(-1, self.in_features), self.quant)
         out = torch.empty(rows.shape[0], self.out_features, dtype=x.dtype, device=x.device)
         eitri.gemm(rows, self.weight, a_scale=scale, b_scale=self.weight_scale, b_global_scale=self.weight_global_scale, bias=self.bias, out=out,
@@ -110,7 +114,7 @@ class Experts(_Coded):
                                gate=self.gate, a_quant=self.quants[0], w_quant=self.quants[1], **self.parameters_of_activation)
 
 
-class MoE(torch.nn.Module):
+class MoE(_Coded):
     """A whole block: router, choice of experts, experts. x: [.., hidden] -> the same shape.
 
     router: [experts, hidden], router_bias: [experts] or None; top_k, score, renormalize, scale, groups, topk_groups and
@@ -132,19 +136,21 @@ class MoE(torch.nn.Module):
         return self.experts(rows, ids, weights).reshape(x.shape)
 
 
-def _separated_experts(module, quant):
+def _separated_experts(module):
     """Qwen3-MoE, Mixtral, DeepSeek-V3 and kin: gate_up_proj [E, 2 * inter, hidden] with all gate rows first, silu."""
     name = type(getattr(module, "act_fn", None)).__name__
     if "silu" not in name.lower():
         raise Unsupported(f"patch: activation of {type(module).__name__} is {name}; expected silu")
-    return Experts(module.gate_up_proj, module.down_proj, quant=quant)
+    return module.gate_up_proj, module.down_proj, {}
 
 
-def _gpt_oss_experts(module, quant):
+def _gpt_oss_experts(module):
     """gate_up_proj [E, hidden, 2 * inter] with gate and up in turns, biases, clamped swiglu."""
-    return Experts(module.gate_up_proj.transpose(1, 2), module.down_proj.transpose(1, 2), bias1=module.gate_up_proj_bias,
-                   bias2=module.down_proj_bias, gate="interleaved", activation="swiglu", quant=quant, limit=float(module.limit),
-                   alpha=float(module.alpha))
+    if not module.limit > 0:  # 0 means no limit to the operator
+        raise Unsupported(f"patch: limit of {type(module).__name__} is {module.limit}; expected a number above 0")
+    return module.gate_up_proj.transpose(1, 2), module.down_proj.transpose(1, 2), dict(
+        bias1=module.gate_up_proj_bias, bias2=module.down_proj_bias, gate="interleaved", activation="swiglu", limit=float(module.limit),
+        alpha=float(module.alpha))
 
 
 # Class names of transformers' experts, which all are called as Experts is.
@@ -164,11 +170,25 @@ def patch(model, *, quant="none"):
     torch.no_grad() or inference_mode().
     """
     quant = _weight_codes.find(quant)
-    found = [(name, module) for name, module in model.named_modules() if type(module).__name__ in PATCHED]
-    if not found:
+    if type(model).__name__ in PATCHED:
+        raise InvalidArgument(f"patch: model is a {type(model).__name__} itself; expected the model that holds it")
+    places = {}  # of each module, which may be in several
+    for name, module in model.named_modules(remove_duplicate=False):
+        if type(module).__name__ in PATCHED:
+            places.setdefault(module, []).append(name)
+    if not places:
         raise InvalidArgument(f"patch: model is a {type(model).__name__} without a mixture of experts that is known; "
                               f"expected one with {', '.join(PATCHED)}")
-    for name, module in found:
-        parent = model.get_submodule(name.rpartition(".")[0])
-        setattr(parent, name.rpartition(".")[2], PATCHED[type(module).__name__](module, quant))
-    return [name for name, _ in found]
+    for module, names in places.items():  # all of them are looked at before the first is replaced
+        dtype = PATCHED[type(module).__name__](module)[0].dtype
+        if dtype not in (torch.bfloat16, torch.float16):
+            raise InvalidArgument(f"patch: {names[0]} has weights of {dtype}; expected torch.bfloat16 or torch.float16, as after "
+                                  "model.to(torch.bfloat16)")
+    replaced = [name for names in places.values() for name in names]
+    while places:
+        module, names = places.popitem()
+        w1, w2, options = PATCHED[type(module).__name__](module)
+        experts = Experts(w1, w2, quant=quant, **options)
+        for name in names:
+            setattr(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], experts)
+    return replaced

@@ -92,6 +92,75 @@ def test_patch_refuses_what_it_does_not_know():
         eitri.nn.patch(model)
 
 
+def experts_of(model):
+    return [layer.mlp.experts for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+
+
+def test_patch_is_all_or_nothing():
+    qwen, gpt_oss = (copy.deepcopy(original(family)[0]) for family in (FAMILIES[0], FAMILIES[3]))
+    before = experts_of(qwen)
+    with pytest.raises(InvalidArgument, match=r"model.layers.0.mlp.experts has weights of torch.float32; expected torch.bfloat16"):
+        eitri.nn.patch(qwen.float())
+    qwen.to(torch.bfloat16)
+    before[1].act_fn = torch.nn.GELU()  # of the last layer
+    with pytest.raises(eitri.Unsupported, match="is GELU"):
+        eitri.nn.patch(qwen)
+    assert experts_of(qwen) == before
+    with pytest.raises(InvalidArgument, match="model is a Qwen3MoeExperts itself"):
+        eitri.nn.patch(before[0])
+    # transformers clamps to 0 where the operator's 0 means no limit.
+    experts_of(gpt_oss)[0].limit = 0.0
+    with pytest.raises(eitri.Unsupported, match="limit of GptOssExperts is 0.0; expected a number above 0"):
+        eitri.nn.patch(gpt_oss)
+
+
+def test_patch_replaces_a_shared_module_everywhere():
+    model = copy.deepcopy(original(FAMILIES[0])[0])
+    first, second = model.model.layers[0].mlp, model.model.layers[1].mlp
+    second.experts = first.experts
+    assert eitri.nn.patch(model) == ["model.layers.0.mlp.experts", "model.layers.1.mlp.experts"]
+    assert isinstance(first.experts, eitri.nn.Experts) and second.experts is first.experts
+
+
+@pytest.mark.parametrize("options", [dict(swiglu_alpha=1.0), dict(swiglu_limit=0.5), dict(num_experts_per_tok=1),
+                                     dict(num_local_experts=1, num_experts_per_tok=1), dict(intermediate_size=33)], ids=str)
+def test_odd_configs_of_gpt_oss(options):
+    import transformers
+
+    odd_experts(transformers.GptOssForCausalLM, transformers.GptOssConfig, dict(num_key_value_heads=2, head_dim=16, intermediate_size=48,
+                                                                                num_local_experts=6, num_experts_per_tok=2) | options)
+
+
+@pytest.mark.parametrize("options", [dict(num_experts_per_tok=1), dict(num_experts=1, num_experts_per_tok=1), dict(moe_intermediate_size=1),
+                                     dict(moe_intermediate_size=33, hidden_size=68)], ids=str)
+def test_odd_configs_of_qwen3_moe(options):
+    import transformers
+
+    odd_experts(transformers.Qwen3MoeForCausalLM, transformers.Qwen3MoeConfig, dict(num_key_value_heads=2, head_dim=16, intermediate_size=64,
+                                                                                    moe_intermediate_size=48, num_experts=6,
+                                                                                    num_experts_per_tok=2) | options)
+
+
+def odd_experts(model_class, config_class, options):
+    """Experts of a patched model against the original's in float64; ids beyond the last expert add nothing."""
+    torch.manual_seed(5)
+    config = config_class(**dict(vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, max_position_embeddings=64) | options)
+    model = model_class(config).to(torch.bfloat16)
+    model.set_experts_implementation("eager")
+    (experts,) = experts_of(model)
+    for parameter in experts.parameters():
+        parameter.copy_(torch.randn_like(parameter) / (8 if parameter.ndim > 2 else 4))
+    exact = copy.deepcopy(experts).double()
+    eitri.nn.patch(model)
+    (ours,) = experts_of(model)
+    top_k, count = config.num_experts_per_tok, exact.num_experts
+    ids = torch.rand(9, count).argsort(-1)[:, :top_k]
+    x, weights = torch.randn(9, config.hidden_size).to(torch.bfloat16), torch.rand(9, top_k)
+    expected = exact(x.double(), ids, weights.double())
+    got = ours(x, ids, weights)
+    assert (got.double() - expected).square().mean().sqrt() <= 2.0**-7 * expected.square().mean().sqrt()
+
+
 @pytest.mark.parametrize("quant", ["none", "i8", "f8e4m3"])
 def test_linear(quant):
     torch.manual_seed(3)
@@ -256,6 +325,10 @@ def test_experts_keep_their_biases(quant, dtype):
 
 def test_refusals_of_quants():
     weight = randn(8, 31)
+    with pytest.raises(InvalidArgument, match=r"Linear: weight has shape \[31\]; expected \[out_features, in_features\]"):
+        eitri.nn.Linear(weight[0])
+    with pytest.raises(InvalidArgument, match=r"Linear: x has shape \[2, 62\]; expected 31 columns"):
+        eitri.nn.Linear(weight)(randn(2, 62))
     with pytest.raises(InvalidArgument, match="even number of columns"):
         eitri.nn.Linear(weight, quant="mxfp4")
     with pytest.raises(InvalidArgument, match="expected one of none, i8, .*, or a Quant"):
@@ -287,3 +360,7 @@ def test_moe_layer():
     assert torch.equal(layer(x), experts(rows, ids, weights).reshape(2, 5, 64))
     torch._dynamo.reset()
     assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), layer(x))
+    layer = eitri.nn.MoE(randn(6, 64, seed=3), experts, 2, correction_bias=randn(6, dtype=torch.float32), score="sigmoid", groups=3, topk_groups=2)
+    before = layer(x)
+    layer.to(torch.bfloat16)
+    assert layer.correction_bias.dtype == torch.float32 and torch.equal(layer(x), before)
