@@ -1,5 +1,6 @@
 """AITER's names over eitri: the module tree, what each function computes, and how what is missing says so."""
 
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -49,6 +50,12 @@ def test_module_tree():
     assert [a.value for a in (ActivationType.No, ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2)] == [
         -1, 0, 1, 2, 3]
     assert [q.value for q in QuantType] == list(range(8))
+    assert ActivationType.Gelu == 1 and int(QuantType.per_1x128) == 4  # integers, as in AITER
+    from aiter.utility.mx_types import MxScaleRoundMode
+
+    assert [(m.name, m.value) for m in MxScaleRoundMode] == [("RoundDown", 0), ("RoundUp", 1), ("Even", 2), ("Ceil", 3)]
+    for name in [name for name in sys.modules if name.startswith("aiter.")]:
+        assert importlib.util.find_spec(name) is not None
     assert aiter.dtypes.fp8 == torch.float8_e4m3fn and aiter.utility.dtypes.d_dtypes["bf16"] == torch.bfloat16
     assert aiter.get_gfx() == "gfx950" and aiter.jit.utils.chip_info.get_cu_num() >= 1
     for name, (module, function) in table.FUNCTIONS.items():
@@ -70,6 +77,15 @@ def test_what_is_missing_says_so():
         aiter.ops.mha.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
         from aiter import no_such_name  # noqa: F401
+    for name in ("pa_persistent_fwd", "PagedAttention", "layernorm2d_fwd_with_add_smoothquant", "GroupNorm", "rope_cached_2c_fwd", "get_rope",
+                 "concat_and_cache_mla", "topk_plain", "moe_shuffle_weight", "mhc_pre", "qr_all_reduce", "causal_conv1d_update"):
+        with pytest.raises(eitri.Unsupported, match=f"aiter.{name} is not there"):
+            getattr(aiter, name)()
+    from aiter.ops.triton.attention.unified_attention import unified_attention
+
+    with pytest.raises(eitri.Unsupported, match="unified_attention"):
+        unified_attention()
+    assert not hasattr(aiter, "unified_attention")
     with pytest.raises(eitri.Unsupported, match="use_model_sensitive_rmsnorm is 1"):
         aiter.rms_norm(randn(2, 8), randn(8), 1e-6, 1)
 
@@ -193,6 +209,9 @@ def test_gemm_a16w16():
     close(got, a8.double() @ b8.double().T * 0.5, bound)
     with pytest.raises(eitri.Unsupported, match="scale_c"):
         aiter.tgemm.mm(a, b, scale_c=torch.ones(1))
+    columns = randn(64, 5, seed=4).t()  # AITER leaves such strides to torch
+    close(aiter.tgemm.mm(columns, b), columns.double() @ b.double().T, columns.double().abs() @ b.double().abs().T)
+    close(aiter.tgemm.mm(a, randn(64, 48, seed=5).t()), a.double() @ randn(64, 48, seed=5).double(), bound + 64)
 
 
 @cpu_only
@@ -297,6 +316,9 @@ def test_routers():
     assert torch.equal(ids.long().sort().values, chosen.sort().values)
     picked = scores.gather(1, ids.long())
     torch.testing.assert_close(weights, picked / picked.sum(-1, keepdim=True) * 2.5)
+    by_name, by_name_ids = torch.empty_like(weights), torch.empty_like(ids)
+    aiter.biased_grouped_topk_hip(gating, bias, by_name, by_name_ids, num_expert_group=4, topk_grp=2, need_renorm=True, routed_scaling_factor=2.5)
+    assert torch.equal(by_name, weights) and torch.equal(by_name_ids, ids)
     again, again_ids = aiter.moe_fused_gate(gating, bias, torch.empty_like(weights), torch.empty_like(ids), 4, 2, 4, 0, 2.5)
     assert torch.equal(again, weights) and torch.equal(again_ids, ids)
     aiter.grouped_topk(gating, weights, ids, 4, 2, False)
@@ -330,6 +352,13 @@ def test_fused_moe():
     plain = fused_moe(x, w1, w2, weights, ids)
     torch.testing.assert_close(plain.double(), exact, rtol=2.0**-6, atol=2.0**-6)  # bf16 stores of h, activation, y and out
     assert torch.equal(fused_moe(x, shuffle_weight(w1, (16, 16)), shuffle_weight_48(w2), weights, ids), plain)
+    output = torch.empty_like(plain)
+    assert fused_moe(x, w1, w2, weights, ids, swiglu_limit=None, beta=None, linear_beta=None, gate_mode=None, output=output) is output
+    assert torch.equal(output, plain)
+    with pytest.raises(eitri.InvalidArgument, match="fused_moe: output is torch.float32; expected torch.bfloat16"):
+        fused_moe(x, w1, w2, weights, ids, output=output.float())
+    with pytest.raises(eitri.Unsupported, match=r"fused_moe: shared_w1 is a tensor \[96, 64\]; eitri knows only None"):
+        fused_moe(x, w1, w2, weights, ids, shared_w1=w1[0], shared_w2=w2[0])
     swiglu = fused_moe(x, w1, w2, weights, ids, activation=ActivationType.Swiglu, gate_mode="interleave")
 
     def interleaved(h):
@@ -363,7 +392,7 @@ def test_fused_moe_int8():
     assert torch.equal(given, out)
     with pytest.raises(eitri.Unsupported, match="per_1x128"):
         fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_1x128)
-    with pytest.raises(eitri.Unsupported, match="fused_moe: quant_type is QuantType.per_256x128"):
+    with pytest.raises(eitri.Unsupported, match="fused_moe: quant_type is per_256x128"):
         fused_moe(x, q1, q2, weights, ids, quant_type=QuantType.per_256x128)
 
 

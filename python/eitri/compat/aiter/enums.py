@@ -1,9 +1,9 @@
-"""AITER's enums, by value, and what they are called here."""
+"""AITER's enums, by value (they are integers), and what they are called here."""
 
 import enum
 
 
-class ActivationType(enum.Enum):
+class ActivationType(enum.IntEnum):
     No = -1
     Silu = 0
     Gelu = 1
@@ -11,7 +11,7 @@ class ActivationType(enum.Enum):
     Situv2 = 3
 
 
-class QuantType(enum.Enum):
+class QuantType(enum.IntEnum):
     No = 0
     per_Tensor = 1
     per_Token = 2
@@ -20,6 +20,13 @@ class QuantType(enum.Enum):
     per_128x128 = 5
     per_256x128 = 6
     per_1024x128 = 7
+
+
+class MxScaleRoundMode(enum.IntEnum):
+    RoundDown = 0
+    RoundUp = 1
+    Even = 2
+    Ceil = 3
 
 
 ACTIVATIONS = {

@@ -21,6 +21,11 @@ def _bias(bias, dtype):
     return bias if bias.dtype in (torch.float32, dtype) else bias.float()
 
 
+def _with_unit_stride(rows):
+    """AITER leaves other strides to torch, which takes them."""
+    return rows if rows.stride(-1) == 1 or rows.shape[-1] <= 1 else rows.contiguous()
+
+
 @peer("aiter.tuned_gemm")
 def gemm_a16w16(A, B, bias=None, otype=None, scale_a=None, scale_b=None, scale_c=None):
     """A: [.., k] of bf16, fp16, fp32, or fp8 with scale_a and scale_b (f32 [1]; None is 1). B: [n, k]. Returns [.., n] of otype (A's)."""
@@ -28,7 +33,7 @@ def gemm_a16w16(A, B, bias=None, otype=None, scale_a=None, scale_b=None, scale_c
     if getattr(B, "is_shuffled", False):
         B = plain_weight(B)
     otype = otype or A.dtype
-    rows = A.reshape(-1, A.shape[-1])
+    rows, B = _with_unit_stride(A.reshape(-1, A.shape[-1])), _with_unit_stride(B)
     out = torch.empty(rows.shape[0], B.shape[0], dtype=otype, device=A.device)
     scales = {}
     if A.dtype == dtypes.fp8:
@@ -140,8 +145,7 @@ def gemm_a16w16_asm(A, B, out, bias=None, splitK=None, kernelName=None, bpreshuf
 
 def _columns(weight):
     """[k, n] as rows [n, k]: usually it is the transpose of such."""
-    rows = weight.t()
-    return rows if rows.stride(-1) == 1 or rows.shape[-1] <= 1 else rows.contiguous()
+    return _with_unit_stride(weight.t())
 
 
 @peer("aiter.ops.gradlib")

@@ -50,12 +50,18 @@ def grouped_topk(gating_output, topk_weights, topk_ids, num_expert_group, topk_g
            groups=num_expert_group, topk_groups=topk_group, scale=routed_scaling_factor)
 
 
-@peer(TOPK, "biased_grouped_topk_hip")
+@peer(TOPK)
 def biased_grouped_topk(gating_output, correction_bias, topk_weights, topk_ids, num_expert_group, topk_group, need_renorm,
                         routed_scaling_factor=1.0):
     """DeepSeek-V3: sigmoid scores, chosen with the bias, weighted without."""
     _route(topk_weights, topk_ids, gating_output, correction_bias=correction_bias.float(), score="sigmoid", renormalize=need_renorm,
            groups=num_expert_group, topk_groups=topk_group, scale=routed_scaling_factor)
+
+
+@peer(TOPK)
+def biased_grouped_topk_hip(gating_output, correction_bias, topk_weights, topk_ids, num_expert_group, topk_grp, need_renorm,
+                            routed_scaling_factor=1.0):
+    biased_grouped_topk(gating_output, correction_bias, topk_weights, topk_ids, num_expert_group, topk_grp, need_renorm, routed_scaling_factor)
 
 
 @peer(TOPK)
@@ -190,15 +196,15 @@ class _Quants:
         if quant_type is QuantType.No:
             return
         if quant_type not in QUANTS:
-            raise Unsupported(f"aiter.{function}: quant_type is {quant_type}; eitri has No, {', '.join(q.name for q in QUANTS)}")
+            raise Unsupported(f"aiter.{function}: quant_type is {quant_type.name}; eitri has No, {', '.join(q.name for q in QUANTS)}")
         if weight.dtype == torch.int8:
             if quant_type is not QuantType.per_Token:
-                raise Unsupported(f"aiter.{function}: quant_type is {quant_type} with i8 weights; eitri has per_Token")
+                raise Unsupported(f"aiter.{function}: quant_type is {quant_type.name} with i8 weights; eitri has per_Token")
             self.w = "per_token"
             return
         check_dtype(function, "w1", weight.dtype, (torch.int8, dtypes.fp8, dtypes.fp4x2, torch.uint8))
         if _is_fp4(weight) and quant_type is not QuantType.per_1x32:
-            raise Unsupported(f"aiter.{function}: quant_type is {quant_type} with fp4 weights; eitri has per_1x32")
+            raise Unsupported(f"aiter.{function}: quant_type is {quant_type.name} with fp4 weights; eitri has per_1x32")
         self.a, self.w = QUANTS[quant_type]
 
     def a_scale(self, scale, rows):
@@ -356,15 +362,18 @@ def moe_sum(input, output):
 def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, activation=ActivationType.Silu, quant_type=QuantType.No,
               doweight_stage1=False, w1_scale=None, w2_scale=None, a1_scale=None, a2_scale=None, block_size_M=None, num_local_tokens=None,
               moe_sorting_dispatch_policy=0, dtype=None, hidden_pad=0, intermediate_pad=0, bias1=None, bias2=None, splitk=0,
-              swiglu_limit=0.0, beta=4.0, linear_beta=25.0, gate_mode="separated"):
+              swiglu_limit=None, beta=None, linear_beta=None, gate_mode="separated", shared_w1=None, shared_w2=None, shared_w1_scale=None,
+              shared_w2_scale=None, shared_expert_id=-1, stage2_scatter=None, output=None):
     """QuantType.No: weights of hidden_states' dtype. per_Token: i8 or fp8 weights with w1_scale [e, rows(, 1)], w2_scale [e, dim(, 1)];
     per_Tensor: fp8, [e(, 1)]; per_1x128 and per_128x128: fp8, [e, rows / 128, k / 128]; per_1x32: fp8 or fp4x2, E8M0 [e, rows, k / 32], shuffled
     or not. Scales of fp4 weights without a mark are shuffled, as AITER has them, where e * rows is a multiple of 256 and k / 32 of 8;
     `scale.is_shuffled = False` says that they are plain. hidden_pad and intermediate_pad: columns of zeros, which change nothing. Activations are
     quantised alike, except that per_Tensor's are by token, and that fp4 weights meet bf16 or fp16 as they are; or hidden_states are codes with
-    a1_scale. w1 and w2 may be shuffled (shuffle_weight marks them; what gate_up put into turns counts as separated). i8 and No on GPUs too."""
+    a1_scale. w1 and w2 may be shuffled (shuffle_weight marks them; what gate_up put into turns counts as separated). output: where the result goes, [m, dim] of dtype. i8 and No on GPUs too."""
     activation, quants = ActivationType(activation), _Quants("fused_moe", quant_type, w1)
-    refuse("fused_moe", a2_scale=(a2_scale, None))
+    refuse("fused_moe", a2_scale=(a2_scale, None), shared_w1=(shared_w1, None), shared_w2=(shared_w2, None), shared_w1_scale=(shared_w1_scale, None),
+           shared_w2_scale=(shared_w2_scale, None), shared_expert_id=(shared_expert_id, -1), stage2_scatter=(stage2_scatter, None))
+    gate_mode = "separated" if gate_mode is None else gate_mode
     hidden_states = _activations(hidden_states)
     coded = hidden_states.dtype in (torch.int8, dtypes.fp8)
     if not coded:
@@ -377,7 +386,9 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
     dtype = dtype or (torch.bfloat16 if coded else hidden_states.dtype)
     check_dtype("fused_moe", "dtype", dtype, (torch.float16, torch.bfloat16))
     limit = swiglu_limit or (7.0 if activation is ActivationType.Swiglu else 0.0)
-    out = torch.empty(hidden_states.shape[0], w2.shape[1], dtype=dtype, device=hidden_states.device)
+    out = torch.empty(hidden_states.shape[0], w2.shape[1], dtype=dtype, device=hidden_states.device) if output is None else output
+    if out.dtype != dtype:
+        raise InvalidArgument(f"aiter.fused_moe: output is {out.dtype}; expected {dtype} (dtype)")
     a_quant, w_quant = quants.a, quants.w
     if w1.dtype == torch.int8:
         a_quant = w_quant = "none"  # the only way of i8, on GPUs too
@@ -397,5 +408,5 @@ def fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask=None, ac
     return eitri.fused_moe(hidden_states, _weight(w1), _weight(w2), topk_weight, topk_ids, w1_scale=_weight_scale(w1_scale, w1, quants.w),
                            w2_scale=_weight_scale(w2_scale, w2, quants.w), x_scale=as_e8m0(a1_scale), bias1=bias1, bias2=bias2,
                            expert_mask=expert_mask, num_local_tokens=num_local_tokens, activation=ACTIVATIONS[activation], limit=limit,
-                           beta=beta, linear_beta=linear_beta, gate=gate, weight_stage="first" if doweight_stage1 else "second",
+                           beta=4.0 if beta is None else beta, linear_beta=25.0 if linear_beta is None else linear_beta, gate=gate, weight_stage="first" if doweight_stage1 else "second",
                            a_quant=a_quant, w_quant=w_quant, out=out)

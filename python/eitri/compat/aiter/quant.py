@@ -352,7 +352,7 @@ def _torch_1x128(x, scale=None, quant_dtype=dtypes.i8):
 
 def _unsupported(name, quant):
     def call(*args, **kwargs):
-        raise Unsupported(f"aiter.{name}: qType is {quant}; eitri has no quantisation of it yet")
+        raise Unsupported(f"aiter.{name}: qType is {getattr(quant, 'name', quant)}; eitri has no quantisation of it yet")
 
     return call
 

@@ -47,8 +47,9 @@ def refuse(function, **arguments):
     for name, (value, neutral) in arguments.items():
         if value is None and neutral in (0, False, ""):
             continue
-        if value is not neutral and value != neutral:
-            raise Unsupported(f"aiter.{function}: {name} is {value!r}; eitri knows only {neutral!r}")
+        if value is not neutral and (hasattr(value, "shape") or value != neutral):
+            shown = f"a tensor {list(value.shape)}" if hasattr(value, "shape") else repr(value)
+            raise Unsupported(f"aiter.{function}: {name} is {shown}; eitri knows only {neutral!r}")
 
 
 def check_dtype(function, name, dtype, known):
