@@ -104,6 +104,19 @@ def scored(cases):
     return lines
 
 
+def raced(cases):
+    """Rows of a table against each other, and against what the cost models expect."""
+    shared, said = intro([c["case"] for c in cases])
+    lines = [said + " Regret: the time of the row that is expected to be fastest over that of the fastest, less 1.", "",
+             "| case | best | us | guess | regret | each: us, expected us |", "|---|---|---|---|---|---|"]
+    for c in cases:
+        each = "; ".join(f"{r['kernel']} {number(r['us'])}, {number(r['expected_us'])}" for r in c["raced"])
+        lines.append(f"| {short(c['case'], shared)} | {c['best']} | {number(c['best_us'])} | {c['guess']} | {100 * c['guess_regret']:.1f} % | {each} |")
+    mean = math.exp(sum(math.log1p(c["guess_regret"]) for c in cases) / len(cases))
+    lines.append(f"| **geometric mean** of {len(cases)} | | | | **{100 * (mean - 1):.1f} %** | |")
+    return lines
+
+
 def named(values, unit):
     lines = [f"| way | {unit} |", "|---|---|"]
     lines += [f"| {name} | {number(value)} |" for name, value in sorted(values.items(), key=lambda item: item[1])]
@@ -118,6 +131,8 @@ def run_lines(run):
     first = cases[0]
     if "vs_us" in first:
         return compared(cases) if first["vs"] else alone(cases)
+    if "raced" in first:
+        return raced(cases)
     if "rows" in first:
         return timed_rows([row for case in cases for row in case["rows"]])
     if "targets" in first:

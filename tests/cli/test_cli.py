@@ -118,6 +118,17 @@ def test_moe_bench_of_codes(tiny, weights):
     assert f"quant={weights}" in case["case"] and case["us"] > 0
 
 
+def test_moe_bench_of_rows(tiny):
+    arguments = ["moe", "bench", "--model", tiny, "--tokens", "1,4", "--warm", "--budget-ms", 5, "--vs", "rows"]
+    for line in answer(*arguments, "--json").splitlines():
+        case = json.loads(line)
+        assert len(case["raced"]) >= 2 and all(row["us"] > 0 and row["expected_us"] > 0 for row in case["raced"])
+        best, guess = (min(case["raced"], key=lambda row: row[key]) for key in ("us", "expected_us"))
+        assert (best["kernel"], guess["kernel"]) == (case["best"], case["guess"])
+        assert case["guess_regret"] == pytest.approx(guess["us"] / best["us"] - 1)
+    assert "in the geometric mean of 2 cases" in answer(*arguments).splitlines()[-1]
+
+
 def test_gemm_bench(tmp_path):
     arguments = ["gemm", "bench", "--m", "1,3", "--n", "64", "--k", "96", "--budget-ms", 2]
     rows = [json.loads(line) for line in answer(*arguments, "--json", "--vs", "gemm.reference").splitlines()]

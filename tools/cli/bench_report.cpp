@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +25,42 @@ void BenchReport::add(const BenchRow& row) {
   std::fflush(stdout);
 }
 
+const RowRace::Runner& RowRace::best() const { return *std::ranges::min_element(runners, {}, &Runner::us); }
+const RowRace::Runner& RowRace::guessed() const { return *std::ranges::min_element(runners, {}, &Runner::expected_us); }
+
+void BenchReport::add(const RowRace& race) {
+  races_.push_back(race);
+  if (!json_) return;
+  auto runners = nlohmann::ordered_json::array();
+  for (const auto& r : race.runners) runners.push_back({{"kernel", r.kernel}, {"us", r.us}, {"expected_us", r.expected_us}});
+  const nlohmann::ordered_json object = {{"op", race.op},
+                                         {"case", race.name},
+                                         {"best", race.best().kernel},
+                                         {"best_us", race.best().us},
+                                         {"guess", race.guessed().kernel},
+                                         {"guess_regret", race.regret()},
+                                         {"raced", runners}};
+  fmt::print("{}\n", object.dump());
+  std::fflush(stdout);
+}
+
+void BenchReport::finish_races() const {
+  Table table({"case", "row", "us", "expected us", "", ""}, 2);
+  double logs = 0;
+  for (const RowRace& race : races_) {
+    logs += std::log1p(race.regret());
+    for (const auto& r : race.runners) {
+      const bool best = &r == &race.best(), guessed = &r == &race.guessed();
+      table.add({race.name, r.kernel, fmt::format("{:.1f}", r.us), fmt::format("{:.1f}", r.expected_us), best ? "best" : "",
+                 guessed ? fmt::format("guess, regret {:.1f} %", 100 * race.regret()) : ""});
+    }
+  }
+  fmt::print("{}the guess takes {:.3f} times the best row's time in the geometric mean of {} cases\n", table.text(),
+             std::exp(logs / static_cast<double>(races_.size())), races_.size());
+}
+
 void BenchReport::finish() const {
+  if (!json_ && !races_.empty()) finish_races();
   if (json_ || rows_.empty()) return;
   const bool compared = !rows_.front().vs.empty();
   std::vector<std::string> header = {"case", "kernel", "us", "% of limit"};

@@ -1,8 +1,10 @@
-// `eitri moe bench`: fused_moe with cold weights and routing that changes with every call, alone or against the recipe
-// made of oneDNN matmuls.
+// `eitri moe bench`: fused_moe with cold weights and routing that changes with every call, alone, against the recipe made of
+// oneDNN matmuls, or each row of the table against the others.
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <optional>
 
 #include "backend/cpu/cpu.h"
@@ -87,6 +89,28 @@ size_t ring_size(const MoeLayer& layer, DType dtype, bool warm, size_t sides) {
   return std::max<size_t>(1, std::min(wanted, room));
 }
 
+/// Every row that takes the call and is not hopeless, each against the others; expected times are those of the cost models, whatever tuned
+/// rows say.
+RowRace race_rows(const std::string& name, const std::function<void(int64_t)>& call, const FusedMoe::Problem& problem, double budget_ms) {
+  constexpr double kHopeless = 4;  // times the least expected
+  auto all = candidates<FusedMoe>(problem, cpu_device());
+  std::erase_if(all, [](const auto& c) { return !c.support.ok || c.kernel->family == Family::reference; });
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& c : all) least = std::min(least, c.guess.us);
+  std::erase_if(all, [&](const auto& c) { return c.guess.us > kHopeless * least; });
+  std::optional<ForceScope> forced;
+  std::vector<Side> sides;
+  for (const auto& c : all)
+    sides.push_back({.call = call,
+                     .enter = [&forced, kernel = c.kernel->name] { forced.emplace(FusedMoe::name, kernel); },
+                     .leave = [&forced] { forced.reset(); }});
+  alternate(sides, budget_ms);
+  RowRace race{.op = FusedMoe::name, .name = name, .runners = {}};
+  for (size_t i = 0; i < sides.size(); ++i)
+    race.runners.push_back({.kernel = all[i].kernel->name, .us = median(sides[i].us), .expected_us = all[i].guess.us});
+  return race;
+}
+
 void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding& weights, const Ring& ours, int64_t tokens,
                 BenchReport& report) {
   Arena arena;
@@ -97,16 +121,21 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
   constexpr int64_t kRoutings = 17;  // prime to every ring size: all pairs of weights and routing occur
   for (int64_t i = 0; i < kRoutings; ++i)
     routings.push_back(random_routing(layer.model, tokens, options.block.seed * 1000 + static_cast<uint64_t>(i)));
-  const auto caller = [&](const Ring& ring) {
-    return [&, &copies = ring.copies](int64_t i) {
-      FusedMoeArgs args =
-          moe_args(layer.model, copies[static_cast<size_t>(i) % copies.size()], x, routings[static_cast<size_t>(i % kRoutings)], out);
-      args.w_quant = weights.quant;
-      args.w1_global_scale = ring.w1_global_scale, args.w2_global_scale = ring.w2_global_scale;
-      args.shared_w1_global_scale = ring.shared_w1_global_scale, args.shared_w2_global_scale = ring.shared_w2_global_scale;
-      fused_moe(args);
-    };
+  const auto args_of = [&](const Ring& ring, int64_t i) {
+    FusedMoeArgs args = moe_args(layer.model, ring.copies[static_cast<size_t>(i) % ring.copies.size()], x,
+                                 routings[static_cast<size_t>(i % kRoutings)], out);
+    args.w_quant = weights.quant;
+    args.w1_global_scale = ring.w1_global_scale, args.w2_global_scale = ring.w2_global_scale;
+    args.shared_w1_global_scale = ring.shared_w1_global_scale, args.shared_w2_global_scale = ring.shared_w2_global_scale;
+    return args;
   };
+  const auto caller = [&](const Ring& ring) { return [&args_of, from = &ring](int64_t i) { fused_moe(args_of(*from, i)); }; };
+  const std::string name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens,
+                                       weights.dtype == DType::none ? options.block.quant : options.weights);
+  if (options.vs == "rows") {
+    const Progress progress(fmt::format("timing {} tokens", tokens));
+    return report.add(race_rows(name, caller(ours), FusedMoe::check(args_of(ours, 0)), options.budget_ms));
+  }
 
   std::vector<Side> sides;
   sides.push_back({.call = caller(ours)});
@@ -114,7 +143,7 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
   std::optional<ForceScope> recipe, library;
   const std::string recipe_kernel = kernel_of_family(FusedMoe::name, Family::recipe);
   const std::string library_kernel = kernel_of_family(GroupedGemm::name, Family::library);
-  if (!options.vs.empty()) {
+  if (options.vs == "library") {
     const Progress progress("packing the weights for oneDNN");
     const int64_t rows = std::max<int64_t>(1, tokens * layer.model.top_k / layer.model.experts);
     theirs = make_ring(layer, PackFormat::onednn, rows, ours.copies.size());
@@ -134,14 +163,8 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
     const Progress progress(fmt::format("timing {} tokens", tokens));
     alternate(sides, options.budget_ms);
   }
-  BenchRow row{.op = FusedMoe::name,
-               .name = fmt::format("model={},tokens={},quant={}", layer.model.name, tokens,
-                                   weights.dtype == DType::none ? options.block.quant : options.weights),
-               .kernel = step.kernel,
-               .us = median(sides[0].us),
-               .vs = {},
-               .vs_us = 0,
-               .limit_fraction = 0};
+  BenchRow row{
+      .op = FusedMoe::name, .name = name, .kernel = step.kernel, .us = median(sides[0].us), .vs = {}, .vs_us = 0, .limit_fraction = 0};
   Step timed = step;
   timed.us = row.us;
   row.limit_fraction = limit_fraction(timed, cpu_device());
@@ -153,15 +176,17 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
 }
 
 int run(const BenchOptions& options) {
-  require(options.vs.empty() || library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
+  const bool beside_library = options.vs == "library";
+  require(!beside_library || library::version() != 0, "--vs library: oneDNN is not built in (Debian: libdnnl-dev)");
   const auto tokens = parse_numbers(options.tokens, "--tokens");
   use_profile();
   const Coding weights = parse_weights(options.weights);
   const bool coded = weights.dtype != DType::none;
-  MoeLayer layer = load_block(options.block, options.vs.empty() ? 2 : 3);
+  require(!coded || !beside_library, "--weights excludes --vs library: the library is not handed weights of few bits");
+  MoeLayer layer = load_block(options.block, beside_library ? 3 : 2);
   if (coded) layer.weight_arena = {};
   const DType dtype = coded ? weights.dtype : options.block.quant == "int8" ? DType::i8 : DType::bf16;
-  const size_t copies = ring_size(layer, dtype, options.warm, options.vs.empty() ? 1 : 2);
+  const size_t copies = ring_size(layer, dtype, options.warm, beside_library ? 2 : 1);
   Ring ours;
   {
     const Progress progress("packing the weights");
@@ -180,12 +205,15 @@ void add_moe_bench(CLI::App& moe, Action& action) {
   CLI::App* command = moe.add_subcommand("bench", "Time fused_moe: medians, cold weights, other experts in every call");
   add_block_options(*command, options->block);
   command->add_option("--tokens", options->tokens, "Token counts (default 1,16,128,1024)")->type_name("N,N,...");
-  auto* vs = command->add_option("--vs", options->vs, "Compare with: library (the recipe made of oneDNN matmuls)");
-  vs->check(CLI::IsMember({"library"}));
+  command
+      ->add_option(
+          "--vs", options->vs,
+          "Compare with: library (the recipe made of oneDNN matmuls), or rows (each row of the table with the others, and their times "
+          "with what the cost models expect)")
+      ->check(CLI::IsMember({"library", "rows"}));
   command
       ->add_option("--weights", options->weights,
                    "Random weights of few bits in the block's shapes, DTYPE:QUANT (f8e4m3:per_128x128, i4:per_1x32, ...)")
-      ->excludes(vs)
       ->excludes("--quant");
   auto* warm = command->add_flag("--warm", options->warm, "One copy of the weights, which caches may hold");
   command->add_flag("--cold", options->cold, "A ring of copies of the weights, larger than the caches (the default)")->excludes(warm);
