@@ -245,7 +245,7 @@ struct Operand {
 /// start it waits for memory once or twice, which short streams would feel.
 void fetch_ahead(const PanelTask& task) {
   if (task.b_row_stride != 0 || task.b == nullptr) return;
-  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                  // not less than kernels fetch ahead
+  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                // not less than kernels fetch ahead
   const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
   const int64_t bytes = task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width);
   const std::byte* at = task.b + task.panel_begin * bytes;
@@ -476,8 +476,7 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
   constexpr double kTeamUs = 2, kTaskUs = 0.05, kPackBytesPerUs = 25e3;
-  const Cost cost = FusedMoe::cost(p);
-  const double threads = workspace_threads(device), element = bits(a_type(kTarget, p)) / 8.0, pairs = static_cast<double>(p.pairs());
+  const double threads = workspace_threads(device), element = bits(a_type(kTarget, p)) / 8.0, pairs = local_pairs(p);
   // Every chunk packs its rows again; every expert's share of out is added in f32.
   const double experts = std::max(1.0, p.expected_experts());
   const auto w1_panels = static_cast<double>(panel_count(p.inter, p.gate)),
@@ -488,8 +487,7 @@ template <Target kTarget> Guess decode_guess(const Problem& p, const Device& dev
   const double added = pairs * static_cast<double>(p.hidden) * 4;
   const double tasks = experts * (w1_chunks + w2_chunks);
   const double us = kTeamUs * (p.quantised() ? 2.5 : 1) + (tasks * kTaskUs + (packed + added) / kPackBytesPerUs) / threads +
-                    overlapped_us(cost.flops + moe_decoding_flops(kTarget, p, device), panel_rate(kTarget, a_type(kTarget, p), device),
-                                  cost.bytes, device);
+                    moe_products_us(kTarget, p, device);
   return {.config = {}, .us = us};
 }
 

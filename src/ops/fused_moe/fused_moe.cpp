@@ -301,10 +301,8 @@ double FusedMoe::Problem::weight_bytes(double touched) const {
 
 Cost FusedMoe::cost(const Problem& p) {
   const auto tokens = static_cast<double>(p.tokens), hidden = static_cast<double>(p.hidden);
-  const double local =
-      static_cast<double>(p.pairs()) * static_cast<double>(p.local_experts) / static_cast<double>(std::max<int64_t>(1, p.experts));
-  const double columns =
-      local * static_cast<double>(p.w1_rows(p.inter) + p.inter) + tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
+  const double columns = local_pairs(p) * static_cast<double>(p.w1_rows(p.inter) + p.inter) +
+                         tokens * static_cast<double>(p.w1_rows(p.shared_inter) + p.shared_inter);
   return {.flops = 2 * columns * hidden,
           .bytes = p.weight_bytes(p.expected_experts()) + tokens * hidden * (bits(p.x) + bits(p.out)) / 8,
           .math = p.multiplied()};

@@ -186,22 +186,22 @@ double children_us(const FusedMoe::Problem& p, int64_t tile_m, const Device& dev
 
 }  // namespace
 
-double moe_decoding_flops(Target target, const FusedMoe::Problem& p, const Device& device) {
-  if (!p.decodes()) return 0;
+double moe_products_us(Target target, const FusedMoe::Problem& p, const Device& device) {
   const Quant quant = p.scaled_as_codes() ? p.w_quant : Quant::none;
+  const DType math = multiplied_type(target, p.multiplied(), p.a_quant);
   const auto flops = [&](double experts, double rows, int64_t inter) {
-    const double codes = experts * static_cast<double>(p.w1_rows(inter) + inter) * static_cast<double>(p.hidden);
-    return panel_rows::decoding_flops(target, p.w, quant, rows, codes, device);
+    const double weights = experts * static_cast<double>(p.w1_rows(inter) + inter) * static_cast<double>(p.hidden);
+    if (!p.decodes()) return panel_rows::plain_flops(target, math, rows, weights);
+    return 2 * rows * weights + panel_rows::decoding_flops(target, p.w, quant, rows, weights, device);
   };
-  const double experts = std::max(1.0, p.expected_experts());
-  return flops(experts, static_cast<double>(p.pairs()) / experts, p.inter) +
-         (p.shared_inter > 0 ? flops(1, static_cast<double>(p.tokens), p.shared_inter) : 0);
+  const double experts = p.expected_experts(), rows = local_pairs(p) / std::max(1.0, experts);
+  const double all = flops(experts, rows, p.inter) + (p.shared_inter > 0 ? flops(1, static_cast<double>(p.tokens), p.shared_inter) : 0);
+  return overlapped_us(all, panel_rate(target, math, rows, device), FusedMoe::cost(p).bytes, device);
 }
 
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
   constexpr double kChildUs = 3, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
-  const Cost cost = FusedMoe::cost(p);
-  const double pairs = static_cast<double>(p.pairs()), rows_each = pairs / std::max<double>(1, static_cast<double>(p.experts));
+  const double pairs = local_pairs(p), rows_each = pairs / std::max<double>(1, static_cast<double>(p.local_experts));
   const double hidden = static_cast<double>(p.hidden), inter = static_cast<double>(p.inter);
   // h and y are written once and read once; quantised h once more as codes.
   const double h_bytes = pairs * inter * (p.quantised() ? 4 + 1 : 2), y_bytes = pairs * hidden * bits(p.out) / 8;
@@ -212,10 +212,8 @@ Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
     const int tile_m = rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64;
     return {.config = {.value = {tile_m}}, .us = children_us(p, tile_m, device)};
   }
-  const Target target = best_target(p, device);
   const double us = kChildUs * children + kTaskUs * tasks + kSortPairUs * pairs + traffic / std::max(device.profile.l2_bytes, 1e9) * 2e6 +
-                    overlapped_us(cost.flops + moe_decoding_flops(target, p, device),
-                                  panel_rate(target, multiplied_type(target, p.multiplied(), p.a_quant), device), cost.bytes, device);
+                    moe_products_us(best_target(p, device), p, device);
   // Padding is skipped, so a larger tile only saves blocks in the lists.
   return {.config = {.value = {rows_each <= 16 ? 16 : rows_each <= 128 ? 32 : 64}}, .us = us};
 }

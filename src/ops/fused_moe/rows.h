@@ -1,6 +1,8 @@
 // The rows of fused_moe's table.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/fused_moe/fused_moe.h"
 
 namespace eitri {
@@ -9,8 +11,12 @@ namespace eitri {
 /// task packs its rows of x anew.
 inline constexpr int64_t kMaxDecodeTokens = 256;
 
-/// Flops whose time decoding the active experts' weights takes; 0 where weights are not codes.
-double moe_decoding_flops(Target target, const FusedMoe::Problem& problem, const Device& device);
+/// (token, slot) pairs that meet a local expert when the router chooses evenly.
+inline double local_pairs(const FusedMoe::Problem& p) {
+  return static_cast<double>(p.pairs()) * static_cast<double>(p.local_experts) / static_cast<double>(std::max<int64_t>(1, p.experts));
+}
+/// Time of the call's products by the panel kernels of a level, reading the weights included.
+double moe_products_us(Target target, const FusedMoe::Problem& problem, const Device& device);
 
 template <Target kTarget> Support decode_supports(const FusedMoe::Problem& problem, const Device& device);
 template <Target kTarget> Guess decode_guess(const FusedMoe::Problem& problem, const Device& device);

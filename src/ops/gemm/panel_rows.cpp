@@ -88,7 +88,7 @@ double decode_rows(Target target, DType weight, Quant quant, double rows, const 
     case Target::x86_amx:
       // Up to 16 rows, beside a tile product of 16: block scales meet the sums of their group, row by row.
       if (rows <= static_cast<double>(kFewRows)) {
-        if (short_groups) return 24 + 1.6 * rows;
+        if (short_groups) return rows <= 8 ? 14 + rows : 24 + 1.6 * rows;  // groups in slots up to 8 rows
         const double groups = !scaled ? 0 : block_k(quant) == 32 ? 1 : 0.25;
         return (nibbles ? -2.5 : 10) + 0.7 * rows + groups * (5 + 0.6 * rows);
       }
@@ -193,6 +193,14 @@ double rate_of_one(Target target, DType dtype, const Device& device) {
   return target == Target::x86_avx512 && dtype == DType::i8 ? 3.9 * f32 : f32;
 }
 
+double reached_rate(Target target, DType dtype, double rows, const Device& device) {
+  return std::max(rate_of_one(target, dtype, device) * efficiency(target, dtype, rows).of_peak, 1e6);
+}
+
+double plain_flops(Target target, DType dtype, double rows, double weights) {
+  return 2 * std::max(rows, efficiency(target, dtype, rows).full_rows) * weights;
+}
+
 double decoding_flops(Target target, DType weight, Quant quant, double rows, double codes, const Device& device) {
   if (rows <= 0) return 0;
   constexpr double kBlockRows = 96, kTileBlockRows = 512;  // decoded for at a time
@@ -205,11 +213,10 @@ double decoding_flops(Target target, DType weight, Quant quant, double rows, dou
 double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
   const DType math = multiplied_type(target, p.a, p.a_quant);
   const double m = static_cast<double>(p.m), weights = static_cast<double>(p.batch * p.n) * static_cast<double>(p.k);
-  const Efficiency e = efficiency(target, math, m);
   // Decoding takes the place of what a panel costs to load.
   const double flops = p.coded() ? 2 * m * weights + decoding_flops(target, p.weight(), p.b_quant, m, weights, device)
-                                 : 2 * std::max(m, e.full_rows) * weights;
-  return flops / (std::max(rate_of_one(target, math, device), 1e6) * e.of_peak) * 1e6;
+                                 : plain_flops(target, math, m, weights);
+  return flops / reached_rate(target, math, m, device) * 1e6;
 }
 
 // By rows each thread reads all weights, by panels it packs all of a: whichever is less. Where the two meet for packed weights was

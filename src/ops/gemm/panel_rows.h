@@ -29,8 +29,12 @@ Config plain_config(Target target, const Gemm::Problem& problem, const Config& c
 
 /// flop/s (i8: op/s) of one thread at the level of `target`, from the device's measured profile.
 double rate_of_one(Target target, DType dtype, const Device& device);
+/// flop/s that the level's kernels reach on one thread with `rows` rows of operands of `dtype`.
+double reached_rate(Target target, DType dtype, double rows, const Device& device);
 /// Flops whose time decoding `codes` weights takes in a product with `rows` rows each, all blocks of rows together.
 double decoding_flops(Target target, DType weight, Quant quant, double rows, double codes, const Device& device);
+/// Flops whose time `weights` plain weights of `dtype` take with `rows` rows each: few rows take as long as some more.
+double plain_flops(Target target, DType dtype, double rows, double weights);
 /// Time of `flops` of a gemm with m rows on one thread: compute only.
 double compute_us(Target target, const Gemm::Problem& problem, const Device& device);
 

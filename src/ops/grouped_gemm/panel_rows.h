@@ -5,8 +5,8 @@
 
 namespace eitri {
 
-/// Flop/s that the panel kernels of a level reach on all threads of the device's profile when weights are at hand.
-double panel_rate(Target target, DType math, const Device& device);
+/// Flop/s that the panel kernels of a level reach with `rows` rows an expert on all threads of the device's profile when weights are at hand.
+double panel_rate(Target target, DType math, double rows, const Device& device);
 /// Microseconds of a stretch of work that computes `flops` and reads `bytes`: the longer of the two, and a part of the
 /// shorter one, because reading and computing overlap only partly.
 double overlapped_us(double flops, double rate, double bytes, const Device& device);

@@ -51,6 +51,7 @@ size_t scratch_bytes(const GroupedGemm::Problem& p) {
   return align64(static_cast<size_t>(panel_scratch(p.capacity, p.k, panels, width_of(p), plain))) + packed_bytes(p, panels);
 }
 
+constexpr double kRidgeRows = 64;  // about, for the rate there
 /// Rows at which computing a panel takes as long as reading it.
 double ridge_rows(double flops_rate, const GroupedGemm::Problem& p, const Device& device) {
   return flops_rate * bits(p.weight()) / 8 / (2 * std::max(device.profile.read_bytes, 1e9));
@@ -167,11 +168,9 @@ int64_t find_runs(const GroupedGemmArgs& args, ExpertRun* runs) {
   return count;
 }
 
-double panel_rate(Target target, DType math, const Device& device) {
+double panel_rate(Target target, DType math, double rows, const Device& device) {
   if (target == Target::x86_amx && !device.amx) return 1e9;  // tiles in software
-  // Of the register-resident peak; the gemm folder has the measurements.
-  const double of_peak = target == Target::x86_amx ? 0.4 : target == Target::any_cpu ? 0.3 : 0.6;
-  return std::max(of_peak * panel_rows::rate_of_one(target, math, device) * std::max(1, device.profile.threads), 1e6);
+  return panel_rows::reached_rate(target, math, rows, device) * std::max(1, device.profile.threads);
 }
 
 double overlapped_us(double flops, double rate, double bytes, const Device& device) {
@@ -191,16 +190,16 @@ template <Target kTarget> Support panel_supports(const GroupedGemm::Problem& p, 
 template <Target kTarget> Guess panel_guess(const GroupedGemm::Problem& p, const Device& device) {
   constexpr double kStartUs = 2, kRunUs = 0.5;  // team and lists; a task's set-up and packing
   const Cost cost = GroupedGemm::cost(p);
-  const double rate = panel_rate(kTarget, multiplied_type(kTarget, p.a, p.a_quant), device);
+  const DType math = multiplied_type(kTarget, p.a, p.a_quant);
   // Plain weights are packed on the way: about one more pass over them in cache; of codes a slow one.
   const double packing = p.b_format == WeightFormat::strided ? (p.coded() ? 8 : 0.5) * cost.bytes : 0;
   const double experts = p.expected_experts(), rows = static_cast<double>(p.expected_rows()) / std::max(1.0, experts);
-  const double decoding = !p.coded() ? 0
-                                     : panel_rows::decoding_flops(kTarget, p.weight(), p.b_quant, rows,
-                                                                  experts * static_cast<double>(p.n) * static_cast<double>(p.k), device);
+  const double weights = experts * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const double flops = p.coded() ? cost.flops + panel_rows::decoding_flops(kTarget, p.weight(), p.b_quant, rows, weights, device)
+                                 : panel_rows::plain_flops(kTarget, math, rows, weights);
   return {.config = {},
           .us = kStartUs + kRunUs * experts / workspace_threads(device) +
-                overlapped_us(cost.flops + decoding, rate, cost.bytes + packing, device)};
+                overlapped_us(flops, panel_rate(kTarget, math, rows, device), cost.bytes + packing, device)};
 }
 
 size_t panel_workspace(const GroupedGemm::Problem& p, const Config&, const Device& device) {
@@ -225,7 +224,7 @@ template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const G
     for (int64_t i = 0; i < count; ++i) check_scale_values(coded_rows(args.b, args.b_scale, p.b_quant, runs[i].expert), GroupedGemm::name);
   const PanelFn kernel = p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device);
   const int64_t panels = panel_count(p.n_out(), p.gate);
-  const double rate = panel_rate(kTarget, a_type, launch.device), ridge = ridge_rows(rate, p, launch.device);
+  const double rate = panel_rate(kTarget, a_type, kRidgeRows, launch.device), ridge = ridge_rows(rate, p, launch.device);
   const size_t scratch = scratch_bytes(p);
   const auto fitting = static_cast<int>((launch.workspace_bytes - before) / scratch);
   double work = 0;
