@@ -34,7 +34,7 @@ def problems(texts):
 
 
 CPU_SUITES = ("coded", "gemm", "levels", "moe", "moe_coded")
-CPU_MORE = ("coded_few", "gemm_few", "moe_coded_many", "moe_one", "moe_rows")  # parts of those, for decoding; other ways to look at them
+CPU_MORE = ("coded_few", "gemm_few", "moe_one", "moe_rows")  # parts of those, for decoding; other ways to look at them
 CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
@@ -54,14 +54,13 @@ SUITES = {
     "gemm_few": [["gemm", "bench", "--dtype", d, "--vs", "library", *how, "--m", "1,4,16"] for d in ("bf16", "i8")
                  for how in (["--cold", "--n", "4096,14336", "--k", "4096"], ["--n", "768,2048,4096", "--k", "2048,4096"])],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
-    "moe_coded_many": [["moe", "bench", "--weights", w, "--tokens", "256,1024"] for w in CODES],
     # Around the crossover of the decode rows and the sorted recipe, and shares of a block as ranks of an expert-parallel group hold them.
     "moe_rows": [["moe", "bench", *how, "--vs", "rows"] for how in
                  [["--quant", q, "--tokens", "1,2,4,8,16,32,64,128,256"] for q in ("none", "int8")]
                  + [["--weights", w, "--tokens", "1,4,16,64"] for w in ("f8e4m3:per_128x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")]
                  + [["--experts", "8", "--quant", q, "--tokens", "1,4,16,64"] for q in ("none", "int8")]],
     "moe_one": [["moe", "bench", "--quant", q, "--tokens", "1"] for q in ("none", "int8")],
-    "moe_coded": [["moe", "bench", "--weights", w, "--tokens", "1,16"] for w in CODES],
+    "moe_coded": [["moe", "bench", "--weights", w, "--tokens", "1,16,256,1024"] for w in CODES],
     "levels": [["--isa", isa, "gemm", "bench", "--dtype", d, "--m", "1,16,256"]
                for isa in ("x86_avx512", "x86_avx2", "portable") for d in ("bf16", "i8", "f32", "f16")],
 }

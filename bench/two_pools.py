@@ -146,12 +146,12 @@ def child(options):
     rounds = max(1000, int(rounds * NEIGHBOUR_US / max(1e-3, min(timed(theirs) for _ in range(50)))))
     samples = {"eitri, alone": [], "eitri, after it": [], "it, alone": [], "it, after eitri": []}
     for _ in range(options.rounds):
-        time.sleep(0.5)  # every pool sleeps: libomp's threads spin for 0.2 s
+        time.sleep(0.25)  # every pool sleeps: libomp's threads spin for 0.2 s
         ours()
         samples["eitri, alone"].append(timed(ours))
         theirs()
         samples["eitri, after it"].append(timed(ours))
-        time.sleep(0.5)
+        time.sleep(0.25)
         theirs()
         samples["it, alone"].append(timed(theirs))
         ours()

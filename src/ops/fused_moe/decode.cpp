@@ -245,7 +245,7 @@ struct Operand {
 /// start it waits for memory once or twice, which short streams would feel.
 void fetch_ahead(const PanelTask& task) {
   if (task.b_row_stride != 0 || task.b == nullptr) return;
-  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                // not less than kernels fetch ahead
+  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                  // not less than kernels fetch ahead
   const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
   const int64_t bytes = task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width);
   const std::byte* at = task.b + task.panel_begin * bytes;

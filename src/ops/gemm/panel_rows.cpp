@@ -1,12 +1,15 @@
 #include "ops/gemm/panel_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "backend/cpu/threads.h"
 #include "base/view.h"
 #include "ops/gemm/panel_blocking.h"
+#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/widen_rows.h"
 
 namespace eitri {
@@ -59,6 +62,23 @@ PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
     case Target::any_cpu: return pick(portable::coded_f32, portable::coded_bf16, portable::coded_f16, portable::coded_i8);
     default: (void)device; return nullptr;
   }
+}
+
+PanelFn part_kernel(PanelFn kernel, [[maybe_unused]] int64_t c_bytes) {
+#if EITRI_X86
+  constexpr std::array<std::pair<PanelFn, PanelFn>, 8> kForms = {{{amx::panel_bf16, amx::part_bf16},
+                                                                  {amx::panel_i8, amx::part_i8},
+                                                                  {amx::coded_bf16, amx::part_coded_bf16},
+                                                                  {amx::coded_i8, amx::part_coded_i8},
+                                                                  {amx_emulated::panel_bf16, amx_emulated::part_bf16},
+                                                                  {amx_emulated::panel_i8, amx_emulated::part_i8},
+                                                                  {amx_emulated::coded_bf16, amx_emulated::part_coded_bf16},
+                                                                  {amx_emulated::coded_i8, amx_emulated::part_coded_i8}}};
+  if (c_bytes >= kStreamBytes)
+    for (const auto& [whole, part] : kForms)
+      if (kernel == whole) return part;
+#endif
+  return kernel;
 }
 
 DType multiplied_type(Target target, DType a, Quant a_quant) {

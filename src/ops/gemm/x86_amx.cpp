@@ -8,11 +8,11 @@
 //       the last chunk of the last block of k: epilogue of the group's rows
 //
 // Who loads what: A streams from L2 by loads that leave L1 to the weights (the largest single effect); weights come from
-// their panel strictly in memory order, a chunk ahead of use, spread evenly over the k-steps (next chunk to L2; up to 16
-// rows: 2 KiB ahead to L1, one chunk, sums in registers over the whole block of k). Sums of a group, in tile order, go to memory and the
-// next group's come in between the tile products of the next block's first step; the last steps of a block fetch the lines that its
-// sums will be stored to. A finished group's epilogue runs during the steps of the block after it, on the vector ports that tile products
-// leave idle.
+// their panel strictly in memory order, a chunk ahead of use, spread evenly over the k-steps (next chunk to L2; up to 32 rows:
+// 8 KiB ahead to L2 and 2 KiB ahead to L1, one chunk, sums in registers over the whole block of k; below 16 rows tiles have no more
+// rows than A). Sums of a group, in tile order, go to memory and the next group's come in between the tile products of the next
+// block's first step; the last steps of a block fetch the lines that its sums will be stored to. A finished group's epilogue runs during
+// the steps of the block after it, on the vector ports that tile products leave idle.
 // Coded panels (x86_amx_decode.h): the same loops over tiles decoded a chunk at a time into L1, once for each block of rows; the codes of the
 // next chunk are fetched to L2 as weights are. Decoding the next chunk between the tile products of this one was slower: it takes the room
 // in which loads from L2 wait. Up to 16 rows: x86_amx_few.cpp.
@@ -34,6 +34,7 @@
 #include "ops/gemm/panel_blocking.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
+#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/x86_amx_decode.h"
 #include "ops/gemm/x86_transpose.h"
 
@@ -51,11 +52,11 @@ constexpr int64_t kSumsTile = 2 * kTileBytes;  // from the upper 16 rows to the 
 constexpr int64_t kSumsGroup = 4 * kTileBytes;
 constexpr int64_t kStepWeights = 2 * kTileBytes;  // weights of a k-step
 constexpr int64_t kMostA = 1 << 20;               // bytes of an A block: half of L2
+constexpr int64_t kNear = 2048;                   // bytes between a use of weights and their fetch to L1
 constexpr int64_t kCodesAhead = 2048;             // bytes between a decoder and what it fetches from L2
 constexpr int64_t kMostCodedChunk = 20;           // k-steps decoded at a time: 40 KiB of L1
 constexpr int64_t kOwnSteps = 8;                  // the last steps of a block, in which it fetches the lines its sums go to
 constexpr int64_t kShortChunk = 14;               // k-steps: below, those fetches cost more than they bring
-constexpr int64_t kStreamBytes = 2 << 20;         // c of this size bypasses the caches
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -65,11 +66,12 @@ struct Plan {
   int64_t rows;   // of A packed at a time
   int64_t steps;  // k-steps packed at a time
   int64_t chunk;  // k-steps of a panel that stay in L1
-  int64_t ahead;  // weights are prefetched this many bytes ahead; 0: the next chunk
-  bool near;      // to L1, else to L2
+  int64_t ahead;  // weights are fetched to L2 this many bytes ahead; 0: the next chunk
+  bool near;      // and to L1, kNear bytes ahead
 
   Plan(const PanelTask& task, int64_t all_steps) {
-    if (task.m <= 16) *this = Plan(16, 640, 640, 2048, true);
+    if (task.m <= 16) *this = Plan(16, 640, 640, 8192, true);
+    else if (task.m <= 32 && task.codes.dtype == DType::none) *this = Plan(32, 320, 320, 8192, true);
     else if (task.m <= 32) *this = Plan(32, 320, 4, 8192, false);
     else if (task.m <= 64) *this = Plan(64, 160, 4, 8192, false);
     else if (task.m <= 160) *this = Plan(160, 64, 8, 16384, false);
@@ -101,9 +103,9 @@ struct Pending {
 
 /// What a block fetches for later, per k-step.
 struct Ahead {
-  const std::byte* weights;
+  const std::byte* weights;  // to L2
   int64_t weight_lines;
-  bool near;
+  int64_t near;  // those so many bytes before them to L1; 0: none
   const std::byte* sums;
   int64_t sum_lines;
   int64_t c_row, c_row_end, c_rows;  // rows of c to fetch for writing, so many per step
@@ -190,10 +192,9 @@ template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelT
 EITRI_INLINE void fetch_for_write(const std::byte* line) { asm volatile("prefetchw %0" : : "m"(*line)); }
 
 EITRI_INLINE void fetch(Ahead& ahead, const PanelTask& task) {
-  if (ahead.near) {
-    for (int64_t i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64) _mm_prefetch(ahead.weights, _MM_HINT_T0);
-  } else {
-    for (int64_t i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64) _mm_prefetch(ahead.weights, _MM_HINT_T2);
+  for (int64_t i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64) {
+    _mm_prefetch(ahead.weights, _MM_HINT_T2);
+    if (ahead.near > 0) _mm_prefetch(ahead.weights - ahead.near, _MM_HINT_T0);
   }
   for (int64_t i = 0; i < ahead.sum_lines; ++i, ahead.sums += 64) _mm_prefetch(ahead.sums, _MM_HINT_T1);
   for (int64_t i = 0; i < ahead.c_rows && ahead.c_row < ahead.c_row_end; ++i, ++ahead.c_row) {
@@ -216,11 +217,11 @@ template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, c
   else tiles::load<kC>(sums + kAt, kSumsRow);
 }
 
-/// kTiles x 16 rows x 32 columns over `steps` >= 1 k-steps. Tiles 0..3: sums; 4, 5: A; 6, 7: weights. The sums stay in
-/// tiles: the next block, or flush(), stores them.
+/// kTiles x 16 rows x 32 columns over `steps` >= 1 k-steps; of A they are a_step bytes apart. Tiles 0..3: sums; 4, 5: A; 6, 7: weights. The
+/// sums stay in tiles: the next block, or flush(), stores them.
 template <Sums kSums, bool kFirst, int kTiles>
-void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_t steps, std::byte* previous, bool previous_has_two,
-           std::byte* sums, Ahead ahead, Pending& pending, Finish how) {
+void block(const PanelTask& task, const std::byte* a, int64_t a_step, const std::byte* b, int64_t steps, std::byte* previous,
+           bool previous_has_two, std::byte* sums, Ahead ahead, Pending& pending, Finish how) {
   tiles::load_streaming<4>(a, 64);
   tiles::load<6>(b, 64);
   exchange<0, kFirst>(previous, sums);
@@ -246,7 +247,7 @@ void block(const PanelTask& task, const std::byte* a, const std::byte* b, int64_
       for (int64_t i = 0; i < own_lines; ++i) fetch_for_write(at + i * 64);
     }
     if (step >= steps) break;
-    a += kTiles * kTileBytes;
+    a += kTiles == 2 ? 2 * kTileBytes : a_step;
     b += kStepWeights;
     tiles::load_streaming<4>(a, 64);
     tiles::load<6>(b, 64);
@@ -274,12 +275,13 @@ EITRI_INLINE void flush(std::byte* previous) {
 
 /// Rows [row_begin, row_begin + rows) of A, `steps` k-steps from step_begin on, row by row in one pass (chunk by chunk would
 /// touch 128 bytes of every row at a time) to [chunk][group][k-step][tiles of the group]; the last group may have one tile.
-/// Rows that fill the last tile, and bytes behind k, are zero. Meanwhile `lines` lines of weights are fetched to L2.
-void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t rows, int64_t step_begin, int64_t steps, int64_t chunk,
-            std::byte* to, const std::byte* weights, int64_t lines) {
-  const int64_t row_tiles = divide_up(rows, 16);
+/// Rows that fill the last tile, and bytes behind k, are zero; one tile of few rows has only those (tile_rows). Meanwhile `lines` lines of
+/// weights are fetched to L2.
+void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t rows, int64_t tile_rows, int64_t step_begin, int64_t steps,
+            int64_t chunk, std::byte* to, const std::byte* weights, int64_t lines) {
+  const int64_t row_tiles = divide_up(rows, 16), tile_bytes = tile_rows * kStepBytes;
   const std::byte* next = nullptr;
-  for (int64_t r = 0; r < row_tiles * 16; ++r) {
+  for (int64_t r = 0; r < row_tiles * tile_rows; ++r) {
     const std::byte* from = next;
     if (r == 0 || r + 1 < rows) {
       const auto at = [&](int64_t i) {
@@ -294,8 +296,8 @@ void pack_a(const PanelTask& task, int64_t k_bytes, int64_t row_begin, int64_t r
     int64_t left = k_bytes - step_begin * kStepBytes;
     for (int64_t c = 0; c < steps; c += chunk) {
       const int64_t count = least(chunk, steps - c);
-      std::byte* out = to + (c * row_tiles + group * 2 * count + tile) * kTileBytes + r % 16 * 64;
-      for (int64_t k = 0; k < count; ++k, out += group_tiles * kTileBytes) {
+      std::byte* out = to + (c * row_tiles + group * 2 * count + tile) * tile_bytes + r % 16 * 64;
+      for (int64_t k = 0; k < count; ++k, out += group_tiles * tile_bytes) {
         if (r >= rows) {
           _mm512_store_si512(out, _mm512_setzero_si512());
           continue;
@@ -324,21 +326,22 @@ template <Sums kSums> void finish_empty(const PanelTask& task) {
   }
 }
 
-Finish finish_of(const PanelTask& task) {
+Finish finish_of(const PanelTask& task, bool large_c) {
   if (task.gate != GateLayout::none || task.activation.kind != ActivationKind::none || task.accumulate) return Finish::general;
   const int64_t width = task.c_dtype == DType::f32 ? 4 : 2;
   const bool lines = (reinterpret_cast<uintptr_t>(task.c) | static_cast<uintptr_t>(task.c_stride)) % 64 == 0;
-  return task.m > 64 && task.m * task.n * width >= kStreamBytes && lines ? Finish::stream : Finish::whole;
+  return task.m > 64 && (large_c || task.m * task.n * width >= kStreamBytes) && lines ? Finish::stream : Finish::whole;
 }
 
-template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
+/// large_c: the task's rows are a part of a c of at least kStreamBytes.
+template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c = false) {
   if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
   constexpr int64_t kElementBytes = kSums == Sums::i32 ? 1 : 2;
   const int64_t k_bytes = task.k * kElementBytes, steps = divide_up(k_bytes, kStepBytes);
   if (steps == 0) return finish_empty<kSums>(task);
   const Plan plan(task, steps);
   const bool plain = !kCoded && task.b_row_stride != 0;
-  const Finish how = finish_of(task);
+  const Finish how = finish_of(task, large_c);
   const bool fetches = !plain;
   const bool split_k = steps > plan.steps;
   // Bytes of a k-step's weights in memory. Codes lie span by span, so that those of a step are only about here.
@@ -346,6 +349,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
+  const int64_t tile_rows = least(task.m, 16), a_tile = tile_rows * kStepBytes;
 
   // Scratch: where the first block "returns" the sums of no block; A; sums of a block of rows, of all panels when blocks of
   // k follow each other; a packed panel, or a decoded chunk of one.
@@ -362,7 +366,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   const UnpackFn unpack = !kCoded ? nullptr : kSums == Sums::i32 ? unpack_quads : unpack_of(task.codes);
   std::byte* previous = nowhere;
   bool previous_has_two = false;
-  tiles::configure();
+  tiles::configure(tile_rows);
   tiles::zero<0>();
   tiles::zero<1>();
   tiles::zero<2>();
@@ -376,7 +380,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
       const int64_t here = least(plan.steps, steps - k0);
       const bool last = k0 + here == steps;
       const std::byte* const first_weights = task.b + task.panel_begin * weight_panel + k0 * step_bytes;
-      pack_a(task, k_bytes, m0, rows, k0, here, plan.chunk, a_block, first_weights, !fetches || task.m > 160 ? 0 : 1024);
+      pack_a(task, k_bytes, m0, rows, tile_rows, k0, here, plan.chunk, a_block, first_weights, !fetches || task.m > 160 ? 0 : 1024);
       for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const std::byte* b_panel = task.b + panel * weight_panel + k0 * step_bytes;
         // What is read after this panel: its successor, or the first one again for other rows or another k.
@@ -405,11 +409,11 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
             const bool two = row_tiles - 2 * g >= 2;
             const int64_t row = m0 + g * kGroupRows, row_end = m0 + least(rows, (g + 1) * kGroupRows);
             std::byte* const c = sums + g * kSumsGroup;
-            const std::byte* const a = a_block + (c0 * row_tiles + g * 2 * count) * kTileBytes;
+            const std::byte* const a = a_block + (c0 * row_tiles + g * 2 * count) * a_tile;
             Ahead ahead = {};
             ahead.weights = soon + g * lines * count * 64;
             ahead.weight_lines = !fetches || g * lines * 64 >= step_bytes ? 0 : lines;
-            ahead.near = plan.near;
+            ahead.near = plan.near ? plan.ahead - kNear : 0;
             ahead.sum_lines = panel_sums > 0 && panel + 1 < task.panel_end ? divide_up(kSumsGroup / 64, here) : 0;
             ahead.sums = c + panel_sums + c0 * 64 * ahead.sum_lines;
             if (final && how != Finish::stream && task.m > 64) {
@@ -420,7 +424,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
             }
             const auto kernel =
                 two ? (first ? block<kSums, true, 2> : block<kSums, false, 2>) : (first ? block<kSums, true, 1> : block<kSums, false, 1>);
-            kernel(task, a, b, count, previous, previous_has_two, c, ahead, pending, how);
+            kernel(task, a, a_tile, b, count, previous, previous_has_two, c, ahead, pending, how);
             previous = c;
             previous_has_two = two;
             if (final) pending = {c, &vectors[slot], panel, row, 0, row_end - row};
@@ -456,6 +460,13 @@ void coded_bf16(const PanelTask& task) {
   run<Sums::f32, true>(task);
 }
 void coded_i8(const PanelTask& task) { run<Sums::i32, true>(task); }
+void part_bf16(const PanelTask& task) { run<Sums::f32, false>(task, true); }
+void part_i8(const PanelTask& task) { run<Sums::i32, false>(task, true); }
+void part_coded_bf16(const PanelTask& task) {
+  if (task.m > kFewRows) run<Sums::f32, true>(task, true);
+  else coded_bf16(task);
+}
+void part_coded_i8(const PanelTask& task) { run<Sums::i32, true>(task, true); }
 }  // namespace amx or amx_emulated
 
 }  // namespace eitri

@@ -6,7 +6,7 @@
 //       2 x 12 sums in registers; per 64-byte tile row: load, widen, 24 FMA per k with A broadcast from memory
 //       last block of k: epilogue of these rows (panel_epilogue.h)
 //
-// Who loads what: weights straight from their panel, strictly in memory order, prefetched 4 KiB ahead; the first group of
+// Who loads what: weights straight from their panel, strictly in memory order, fetched 6 KiB ahead to L2 and 2 KiB ahead to L1; the first group of
 // rows brings a panel's block to L2 where the others find it. Plain weights are packed to scratch a panel at a time.
 // Bound by FMA (92 % of the slots at 12 rows; f16 about 80 %), for one row by memory: two chains of sums take 128 bytes of
 // weights in 8 cycles, about twice what L3 gives a core.

@@ -16,7 +16,7 @@ namespace eitri::vec512 {
 inline constexpr int kGroupRows = 12;
 inline constexpr int64_t kBlockRows = 96;
 inline constexpr int64_t kRowBytes = kPanelColumns * 4;  // of sums
-inline constexpr int64_t kAhead = 4096;                  // bytes of weights between fetch and use
+inline constexpr int64_t kNear = 2048, kAhead = 6144;    // bytes of weights between use and fetch, to L1 and to L2
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -138,8 +138,10 @@ static void micro(const std::byte* a, const std::byte* b, int64_t steps, std::by
   for (int64_t step = 0; step < steps; ++step, b += 2 * kTileBytes) {
     for (int64_t r = 0; r < 16; ++r, a += Unit::kDwords * kRows * 4) {
       if constexpr (Unit::kStreams) {
-        _mm_prefetch(b + r * 64 + kAhead, _MM_HINT_T0);
-        _mm_prefetch(b + r * 64 + kAhead + kTileBytes, _MM_HINT_T0);
+        _mm_prefetch(b + r * 64 + kNear, _MM_HINT_T0);
+        _mm_prefetch(b + r * 64 + kNear + kTileBytes, _MM_HINT_T0);
+        _mm_prefetch(b + r * 64 + kAhead, _MM_HINT_T1);
+        _mm_prefetch(b + r * 64 + kAhead + kTileBytes, _MM_HINT_T1);
       }
       Unit::template add_row<kRows>(acc, a, b + r * 64);
     }

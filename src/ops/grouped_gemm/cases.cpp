@@ -92,6 +92,11 @@ std::vector<Case<Problem>> test_cases() {
   add("one expert takes all", 1, [](Problem& p) { p.experts = 1, p.tokens = 450, p.n = 96; });
   add("many experts, few rows", 2, [](Problem& p) { p.experts = 40, p.tokens = 3, p.block = 64; });
   add("more than one task a run", 2, [](Problem& p) { p.n = 2304, p.k = 40, p.experts = 3; });
+  // More than kStreamBytes of c in tasks of less, whose rows fill whole lines.
+  for (const DType dtype : {DType::bf16, DType::i8})
+    add("a large c", 2, [&](Problem& p) { p.a = dtype, p.c = DType::bf16, p.tokens = 290, p.experts = 3, p.n = 2048, p.k = 17; });
+  add("a large c of codes", 2,
+      [](Problem& p) { p.b = DType::f4e2m1, p.b_quant = Quant::per_1x32, p.tokens = 290, p.experts = 3, p.n = 2048, p.k = 17; });
   add("B15 no tokens", 2, [](Problem& p) { p.tokens = 0; });
   add("no experts", 2, [](Problem& p) { p.experts = 0; });
   add("no positions", 1, [](Problem& p) { p.tokens = 0, p.experts = 0; });

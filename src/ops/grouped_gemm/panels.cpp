@@ -12,6 +12,7 @@
 
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/panel_rows.h"
 #include "ops/gemm/widen_rows.h"
 #include "ops/grouped_gemm/panel_rows.h"
@@ -222,7 +223,9 @@ template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const G
   }
   if (packs_codes(p))
     for (int64_t i = 0; i < count; ++i) check_scale_values(coded_rows(args.b, args.b_scale, p.b_quant, runs[i].expert), GroupedGemm::name);
-  const PanelFn kernel = p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device);
+  const View used = rows(args.c, runs[0].begin, runs[count - 1].begin + runs[count - 1].rows);
+  const PanelFn kernel = part_kernel(p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device),
+                                     bytes_for(used.dtype, used.size()));
   const int64_t panels = panel_count(p.n_out(), p.gate);
   const double rate = panel_rate(kTarget, a_type, kRidgeRows, launch.device), ridge = ridge_rows(rate, p, launch.device);
   const size_t scratch = scratch_bytes(p);
