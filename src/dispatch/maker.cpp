@@ -63,11 +63,14 @@ double normal_quantile(double p) {
 const std::vector<float>& normal_table() {
   static const std::vector<float> table = [] {
     std::vector<float> values(kTableSize);
-    for (int64_t i = 0; i < kTableSize / 2; ++i) {
-      const auto x = static_cast<float>(normal_quantile((static_cast<double>(i) + 0.5) / kTableSize));
-      values[static_cast<size_t>(i)] = x;
-      values[static_cast<size_t>(kTableSize - 1 - i)] = -x;
-    }
+    parallel(max_threads(), [&](int thread, int threads) {  // a tenth of a second on one
+      const Span mine = split(kTableSize / 2, thread, threads);
+      for (int64_t i = mine.begin; i < mine.end; ++i) {
+        const auto x = static_cast<float>(normal_quantile((static_cast<double>(i) + 0.5) / kTableSize));
+        values[static_cast<size_t>(i)] = x;
+        values[static_cast<size_t>(kTableSize - 1 - i)] = -x;
+      }
+    });
     return values;
   }();
   return table;

@@ -29,7 +29,7 @@
 #include "ops/activation/activation.h"
 #include "ops/fused_moe/fused_moe.h"
 #include "ops/gemm/gemm.h"
-#include "ops/grouped_gemm/weight_rows.h"
+#include "ops/gemm/weight_rows.h"
 
 namespace eitri {
 

@@ -6,7 +6,7 @@
 #include "backend/cpu/threads.h"
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
-#include "ops/gemm/library.h"
+#include "ops/gemm/weight_rows.h"
 
 namespace eitri {
 
@@ -25,25 +25,32 @@ double element(const View& view, int64_t batch, int64_t i, double absent) {
 struct Dot {
   double sum = 0, bound = 0;
 };
-Dot dot(const double* a, const double* b, int64_t k) {
-  Dot d;
-  for (int64_t i = 0; i < k; ++i) {
-    const double product = a[i] * b[i], magnitude = std::fabs(product);
-    d.sum += product;
-    d.bound += magnitude;
-  }
+/// Rows of a that meet a row of the weight at a time, so that their sums do not wait for one another; each adds in the order of k.
+constexpr size_t kLanes = 8;
+struct Dots {
+  double sum[kLanes] = {}, bound[kLanes] = {};
+};
+/// `a`: kLanes rows, element by element.
+#if defined(__GNUC__) && !defined(__clang__)
+[[gnu::optimize("no-tree-loop-vectorize")]]  // it would take steps of k for lanes, and shuffle: half as fast
+#endif
+Dots dots(const double* a, const double* b, int64_t k) {
+  Dots d;
+  for (int64_t i = 0; i < k; ++i)
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double product = a[i * int64_t{kLanes} + static_cast<int64_t>(lane)] * b[i];
+      d.sum[lane] += product;
+      d.bound[lane] += std::fabs(product);
+    }
   return d;
 }
-/// A bf16 unit may take subnormal operands as zero.
+bool is_subnormal(double x) { return x != 0 && std::fabs(x) < 0x1p-126; }
+/// A bf16 unit may take subnormal operands as zero. `a`: of one lane.
 double subnormal_products(const double* a, const double* b, int64_t k) {
-  const auto subnormal = [](double x) { return x != 0 && std::fabs(x) < 0x1p-126; };
   double sum = 0;
   for (int64_t i = 0; i < k; ++i)
-    if (subnormal(a[i]) || subnormal(b[i])) sum += std::fabs(a[i] * b[i]);
+    if (const double x = a[i * int64_t{kLanes}]; is_subnormal(x) || is_subnormal(b[i])) sum += std::fabs(x * b[i]);
   return sum;
-}
-bool has_subnormal(const std::vector<double>& values) {
-  return std::any_of(values.begin(), values.end(), [](double x) { return x != 0 && std::fabs(x) < 0x1p-126; });
 }
 
 }  // namespace
@@ -62,30 +69,23 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
   const auto k = static_cast<size_t>(p.k);
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     const View a = matrix(args.a, batch), c = matrix(args.c, batch);
-    std::vector<std::byte> unpacked;  // rows of an opaque weight
-    const int64_t row_bytes = p.k * bits(p.weight()) / 8;
-    if (p.b_format == WeightFormat::onednn) {
-      unpacked.resize(static_cast<size_t>(p.n * row_bytes));
-      library::unpack_matrix(args.b, batch, unpacked.data());
-    }
-    // A packed weight has its block scales beside its codes.
-    const bool scaled_apart = is_block(p.b_quant) && p.b_format == WeightFormat::strided;
-    const auto weights = [&](int64_t row, std::vector<double>& out) {
-      for (int64_t i = 0; i < p.k; ++i) {
-        double x = p.b_format == WeightFormat::onednn ? load_at(unpacked.data() + row * row_bytes, p.weight(), i)
-                                                      : weight_at(args.b, batch, row, i);
-        if (scaled_apart) x *= block_scale_at(args.b_scale, p.b_quant, batch, row, i);
-        out[static_cast<size_t>(i)] = x;
-      }
+    const WeightRows weights(args.b, batch, args.b_scale, p.b_quant);
+    // Rows of a in groups of kLanes; what is beyond m is zero and nobody's.
+    const auto groups = (static_cast<size_t>(p.m) + kLanes - 1) / kLanes;
+    std::vector<double> rows(groups * k * kLanes);
+    const auto lane_of = [&](int64_t row) {
+      return rows.data() + (static_cast<size_t>(row) / kLanes * k * kLanes + static_cast<size_t>(row) % kLanes);
     };
-    std::vector<double> rows(static_cast<size_t>(p.m) * k);
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.k; ++j) {
         const double scale = is_block(p.a_quant) ? block_scale_at(args.a_scale, p.a_quant, batch, i, j) : 1;
-        rows[static_cast<size_t>(i * p.k + j)] = load(a, {i, j}) * scale;
+        lane_of(i)[static_cast<size_t>(j) * kLanes] = load(a, {i, j}) * scale;
       }
     const bool in_bf16 = p.a == DType::bf16 || p.a == DType::f8e4m3;  // where a row may take subnormal numbers for zero
-    const bool subnormal_a = in_bf16 && has_subnormal(rows);
+    std::vector<bool> subnormal_row(static_cast<size_t>(p.m));
+    for (int64_t i = 0; in_bf16 && i < p.m; ++i)
+      for (int64_t j = 0; j < p.k; ++j)
+        if (is_subnormal(lane_of(i)[static_cast<size_t>(j) * kLanes])) subnormal_row[static_cast<size_t>(i)] = true;
     const View none;
     const View &a_scale = is_block(p.a_quant) ? none : args.a_scale, &b_scale = is_block(p.b_quant) ? none : args.b_scale;
 
@@ -95,20 +95,26 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
       for (int64_t column = mine.begin; column < mine.end; ++column) {
         const int64_t gate = p.gate == GateLayout::interleaved ? 2 * column : column;
         const int64_t up = p.gate == GateLayout::interleaved ? gate + 1 : gate + outputs;
-        weights(gate, gate_row);
-        if (gated) weights(up, up_row);
+        weights.decode(gate, gate_row.data());
+        if (gated) weights.decode(up, up_row.data());
+        const bool subnormal_gate = in_bf16 && std::ranges::any_of(gate_row, is_subnormal);
+        const bool subnormal_up = gated && in_bf16 && std::ranges::any_of(up_row, is_subnormal);
         // x and its bound for one row of a and one row of the weight.
-        const auto finish = [&](int64_t i, int64_t row, const std::vector<double>& weight) {
-          const double* from = rows.data() + static_cast<size_t>(i) * k;
-          Dot d = dot(from, weight.data(), p.k);
-          if (subnormal_a || (in_bf16 && has_subnormal(weight))) d.bound += subnormal_products(from, weight.data(), p.k) / eps;
+        const auto finish = [&](int64_t i, int64_t row, const std::vector<double>& weight, bool subnormal, Dot d) {
+          if (subnormal || subnormal_row[static_cast<size_t>(i)]) d.bound += subnormal_products(lane_of(i), weight.data(), p.k) / eps;
           const double scale = element(a_scale, batch, i, 1) * element(b_scale, batch, row, 1) * element(args.b_global_scale, batch, 0, 1);
           const double bias = element(args.bias, batch, row, 0);
           return Dot{d.sum * scale + bias, d.bound * std::fabs(scale) + std::fabs(bias)};
         };
+        Dots gates, ups;
         for (int64_t i = 0; i < p.m; ++i) {
-          const Dot g = finish(i, gate, gate_row);
-          const Dot u = gated ? finish(i, up, up_row) : Dot{};
+          const auto lane = static_cast<size_t>(i) % kLanes;
+          if (lane == 0) {
+            gates = dots(lane_of(i), gate_row.data(), p.k);
+            if (gated) ups = dots(lane_of(i), up_row.data(), p.k);
+          }
+          const Dot g = finish(i, gate, gate_row, subnormal_gate, {gates.sum[lane], gates.bound[lane]});
+          const Dot u = gated ? finish(i, up, up_row, subnormal_up, {ups.sum[lane], ups.bound[lane]}) : Dot{};
           Activated y = activated(args.activation, gated, g.sum, g.bound, u.sum, u.bound, eps);
           // A row that rounds its operands moves the arguments further, and an activation is not a line.
           if (most_eps > eps)

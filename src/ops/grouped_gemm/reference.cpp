@@ -7,7 +7,7 @@
 #include "ops/gemm/gemm.h"
 #include "ops/grouped_gemm/grouped_gemm.h"
 #include "ops/grouped_gemm/panel_rows.h"
-#include "ops/grouped_gemm/weight_rows.h"
+#include "ops/gemm/weight_rows.h"
 
 namespace eitri {
 

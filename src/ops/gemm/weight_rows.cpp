@@ -1,11 +1,35 @@
-#include "ops/grouped_gemm/weight_rows.h"
+#include "ops/gemm/weight_rows.h"
 
+#include <cstring>
+
+#include "base/numeric.h"
 #include "base/view.h"
 #include "ops/gemm/library.h"
 #include "ops/gemm/pack.h"
 #include "ops/gemm/weight_codes.h"
 
 namespace eitri {
+
+namespace {
+
+template <class T> T bits_at(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+/// `each(read)` with a function from an element's place to its value: the dtype is looked at once for many.
+template <class Each> void read_as(DType dtype, Each&& each) {
+  switch (dtype) {
+    case DType::f32: return each([](const std::byte* at) { return double{bits_at<float>(at)}; });
+    case DType::f16: return each([](const std::byte* at) { return double{decode_f16(bits_at<uint16_t>(at))}; });
+    case DType::bf16: return each([](const std::byte* at) { return double{decode_bf16(bits_at<uint16_t>(at))}; });
+    case DType::f8e4m3: return each([](const std::byte* at) { return double{decode_f8e4m3(bits_at<uint8_t>(at))}; });
+    case DType::i8: return each([](const std::byte* at) { return double(bits_at<int8_t>(at)); });
+    default: return each([dtype](const std::byte* at) { return load_at(at, dtype, 0); });
+  }
+}
+
+}  // namespace
 
 WeightRows::WeightRows(const View& weights, int64_t index, const View& block_scale, Quant quant)
     : k_(weights.shape[weights.rank - 1]), rows_(weights.shape[weights.rank - 2]), dtype_(weights.dtype), index_(index) {
@@ -33,7 +57,15 @@ WeightRows::WeightRows(const View& weights, int64_t index, const View& block_sca
 
 void WeightRows::decode(int64_t n, double* to) const {
   if (panels_ == nullptr) {
-    for (int64_t k = 0; k < k_; ++k) to[k] = load_at(plain_, dtype_, n * row_stride_ + k * element_stride_);
+    if (is_packed(dtype_)) {
+      for (int64_t k = 0; k < k_; ++k) to[k] = load_at(plain_, dtype_, n * row_stride_ + k * element_stride_);
+    } else {
+      const int64_t width = bits(dtype_) / 8, step = element_stride_ * width;
+      const std::byte* const from = plain_ + n * row_stride_ * width;
+      read_as(dtype_, [&](auto read) {
+        for (int64_t k = 0; k < k_; ++k) to[k] = read(from + k * step);
+      });
+    }
     if (quant_ != Quant::none)
       for (int64_t k = 0; k < k_; ++k) to[k] *= block_scale_at(block_scale_, quant_, index_, n, k);
     return;
@@ -54,11 +86,13 @@ void WeightRows::decode(int64_t n, double* to) const {
   }
   const int64_t width = bits(dtype_) / 8;
   const std::byte* base = panels_ + panel * panel_bytes(k_, width) + tile * kTileBytes + column * 4;
-  for (int64_t k = 0; k < k_; ++k) {
-    const int64_t byte = k * width;
-    const std::byte* at = base + byte / kStepBytes * 2 * kTileBytes + byte % kStepBytes / 4 * 64 + byte % 4;
-    to[k] = load_at(at, dtype_, 0);
-  }
+  read_as(dtype_, [&](auto read) {
+    // Four bytes of a row lie together.
+    for (int64_t k = 0, byte = 0; k < k_; byte += 4) {
+      const std::byte* at = base + byte / kStepBytes * 2 * kTileBytes + byte % kStepBytes / 4 * 64;
+      for (int64_t in = 0; in < 4 && k < k_; in += width, ++k) to[k] = read(at + in);
+    }
+  });
 }
 
 }  // namespace eitri
