@@ -1,7 +1,6 @@
 // One problem on one device inside a worker process: checks candidates against the reference, and has them timed.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,10 +9,14 @@
 #include "backend/cpu/available_memory.h"
 #include "backend/gpu.h"
 #include "tune/bench_call.h"
+#include "tune/bench_judge.h"
 #include "tune/sampler.h"
 #include "tune/tuned_op.h"
 
 namespace eitri::tune {
+
+/// Of calls again and again; four at least.
+inline constexpr double kRepeatUs = 30e3;
 
 template <Operator Op> class Bench {
  public:
@@ -26,6 +29,10 @@ template <Operator Op> class Bench {
         problem_(parse_problem<Problem>(Op::name, text)),
         judged_(with_fewer_rows<Op>(problem_, options.most_flops)),
         sampler_(problem_, device) {
+    const double bytes = Op::cost(problem_).bytes, room = static_cast<double>(available_memory());
+    if (!(bytes < room))
+      fail(Code::out_of_memory,
+           str("its tensors have ", std::ceil(bytes / 0x1p20), " MiB; ", available_memory() >> 20, " MiB are available"));
     if (device.is_gpu()) {
       context_.emplace(device);
       stream_.emplace(device);
@@ -38,11 +45,11 @@ template <Operator Op> class Bench {
     return !(judged_ == problem_);
   }
 
-  Checked check(const std::string& kernel, const std::string& config, int repeats, double most_us) {
+  Checked check(const std::string& kernel, const std::string& config, const CheckRequest& request) {
     Checked out;
     poison_workspace(true);
     try {
-      out = checked(kernel, config, repeats, most_us);
+      out = checked(kernel, config, request);
     } catch (const Error& error) {
       out.wrong = error.what();
       out.here_only = error.code() == Code::out_of_memory || error.code() == Code::unsupported;
@@ -53,8 +60,24 @@ template <Operator Op> class Bench {
       out.wrong = error.what();
     }
     poison_workspace(false);
+    // Nobody is accused of what came of inputs that another one wrote to.
+    if (!request.looks_for_damage && !out.wrong.empty()) {
+      try {
+        if (std::string found = damage(); !found.empty()) out = {.wrong = found, .damaged = true};
+      } catch (const Error&) {  // a GPU after a fault
+      }
+    }
     if (out.us > 0) sampler_.expect(kernel + " " + config, out.us);
     return out;
+  }
+
+  std::string damage() const {
+    for (const Call<Op>* call : {variants_[0].call.get(), variants_[1].call.get(), whole_.get()}) {
+      if (call == nullptr) continue;
+      call->download_inputs(stream());
+      if (std::string found = call->maker().damage(); !found.empty()) return found;
+    }
+    return {};
   }
 
   /// The tensors that time() goes round.
@@ -109,22 +132,39 @@ template <Operator Op> class Bench {
     return us;
   }
   /// The first call of a candidate on these tensors, and a second one if it is slow. Whether it is.
-  bool is_slow(const Route<Op>& route, Call<Op>& call, const Problem& problem, double most_us, Checked& out) const {
+  bool is_slow(const Route<Op>& route, Call<Op>& call, const Problem& problem, const CheckRequest& request, Checked& out) const {
     call.maker().poison_outputs();
     out.us = run(route, call, problem);
-    if (most_us <= 0 || out.us <= most_us) return false;
+    if (request.most_us <= 0 || out.us <= request.most_us) return false;
     out.us = std::min(out.us, run(route, call, problem));
-    if (out.us <= most_us) return false;
-    call.download_inputs(stream());
-    out.wrong = call.maker().damage();
+    if (out.us <= request.most_us) return false;
+    out.wrong = damage_of(call, request);
     return out.slow = true;
+  }
+  /// "" or what a candidate wrote to beside the outputs.
+  std::string damage_of(const Call<Op>& call, const CheckRequest& request) const {
+    if (!request.looks_for_damage) return {};
+    call.download_inputs(stream());
+    return call.maker().damage();
   }
 
   /// Tensors and oracle of one of the two variants, shared by all candidates.
+  struct Right {
+    std::string kernel;
+    OutputBits bits;
+    double error = 0;
+  };
   struct Variant {
     std::unique_ptr<Call<Op>> call;
     Oracle oracle;
+    Right right;  // what was judged last
   };
+  /// Whether the outputs are those that another config of the kernel was right with.
+  static bool is_known(const Variant& v, const std::string& kernel, Checked& out) {
+    if (v.right.kernel != kernel || bits_of<Op>(v.call->host()) != v.right.bits) return false;
+    out.error = std::max(out.error, v.right.error);
+    return true;
+  }
   Variant& variant(size_t i) {
     Variant& v = variants_[i];
     if (v.call != nullptr) return v;
@@ -142,30 +182,14 @@ template <Operator Op> class Bench {
     const auto outputs = Op::outputs(v.call->host());
     const auto tolerance = tolerance_of(kernel, judged_);
     for (size_t i = 0; i < outputs.size(); ++i)
-      if (std::string wrong = judged(outputs[i], v.oracle[i], tolerance[i], out); !wrong.empty()) return wrong;
+      if (std::string wrong = judged(outputs[i], v.oracle[i], tolerance[i], out.error); !wrong.empty()) return wrong;
     return {};
   }
-  static std::string judged(const Output& output, const Expected& expected, const Tolerance& tolerance, Checked& out) {
-    const Verdict verdict = judge(output.view, expected, tolerance, output.name);
-    out.error = std::max(out.error, verdict.max_error_ratio);
-    return verdict.ok ? std::string() : str(verdict.first, " (", verdict.wrong, " wrong elements)");
-  }
-
-  static std::vector<std::vector<std::byte>> bits(const Args& args) {
-    std::vector<std::vector<std::byte>> out;
-    for (const Output& o : Op::outputs(args)) {
-      const auto* first = static_cast<const std::byte*>(o.view.data);
-      out.emplace_back(first, first + span_bytes(o.view));
-    }
-    return out;
-  }
-  static bool has_open(const Expected& expected) { return std::find(expected.any.begin(), expected.any.end(), true) != expected.any.end(); }
-
-  Checked checked(const std::string& name, const std::string& config, int repeats, double most_us) {
+  Checked checked(const std::string& name, const std::string& config, const CheckRequest& request) {
     Checked out;
     const bool has_whole = !(judged_ == problem_);
     if (has_whole) {
-      check_whole(name, config, most_us, out);
+      check_whole(name, config, request, out);
       if (out.slow || !out.wrong.empty()) return out;
     }
     // Right on two sets of data, dense and strided; the same bits again and again where the kernel claims so.
@@ -173,46 +197,44 @@ template <Operator Op> class Bench {
       Variant& v = variant(i);
       const Route<Op> route = route_of(name, config, judged_);
       const bool same_bits = route.kernel->numerics.repeatable && std::ranges::none_of(v.oracle, has_open);
-      const int calls = i == 0 ? repeats : 2;
-      std::vector<std::vector<std::byte>> first;
+      const int calls = i == 0 ? request.repeats : 2;
+      OutputBits first;
       double spent_us = 0;
-      for (int n = 0; n < calls && (n < 4 || spent_us < 1e6); ++n) {
+      for (int n = 0; n < calls && (n < 4 || spent_us < kRepeatUs); ++n) {
         if (n == 0 && i == 0 && !has_whole) {
-          if (is_slow(route, *v.call, judged_, most_us, out)) return out;
+          if (is_slow(route, *v.call, judged_, request, out)) return out;
         } else {
           v.call->maker().poison_outputs();
           const double us = run(route, *v.call, judged_);
           if (i == 0 && !has_whole) out.us = std::min(out.us, us);
           spent_us += us;
         }
-        // The same bits as the first time are as right as they were.
-        if (n > 0 && same_bits && bits(v.call->host()) == first) continue;
-        if (n > 0 && same_bits) {  // an input may have changed
-          v.call->download_inputs(stream());
-          if (out.wrong = v.call->maker().damage(); !out.wrong.empty()) return out;
+        // The same bits as the first time, or as another config's of the kernel, are as right as they were.
+        if (n > 0 && same_bits && bits_of<Op>(v.call->host()) == first) continue;
+        if (n > 0 && same_bits)  // an input may have changed
+          if (out.wrong = damage_of(*v.call, request); !out.wrong.empty()) return out;
+        if (!same_bits || !is_known(v, name, out)) {
+          if (out.wrong = judge_all(*route.kernel, v, out); !out.wrong.empty()) return out;
+          if (same_bits) v.right = {name, bits_of<Op>(v.call->host()), out.error};
         }
-        if (out.wrong = judge_all(*route.kernel, v, out); !out.wrong.empty()) return out;
         if (!same_bits) continue;
         if (n > 0) {
           out.wrong = str("claims to be repeatable, but call ", n + 1, " has other bits");
           return out;
         }
-        first = bits(v.call->host());
+        first = bits_of<Op>(v.call->host());
       }
-      v.call->download_inputs(stream());
-      if (out.wrong = v.call->maker().damage(); !out.wrong.empty()) return out;
+      if (out.wrong = damage_of(*v.call, request); !out.wrong.empty()) return out;
     }
-    if (has_whole && right_bits_.empty()) {
-      right_bits_ = bits(whole_->host());
-      right_name_ = config.empty() ? name : str(name, " ", config);
-      right_tolerance_ = tolerance_of(*route_of(name, config, problem_).kernel, problem_);
-    }
+    if (has_whole && right_.bits.empty())
+      right_ = {bits_of<Op>(whole_->host()), config.empty() ? name : str(name, " ", config),
+                tolerance_of(*route_of(name, config, problem_).kernel, problem_)};
     return out;
   }
 
   /// The whole problem, where its reference would take too long: no canary touched, every element written, the first rows those of the
   /// smaller problem where the op's rows stand alone, and everywhere about what the first candidate gave that was right.
-  void check_whole(const std::string& name, const std::string& config, double most_us, Checked& out) {
+  void check_whole(const std::string& name, const std::string& config, const CheckRequest& request, Checked& out) {
     if (whole_ == nullptr) {
       whole_ = std::make_unique<Call<Op>>(problem_, device_,
                                           MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true, .special_rows = false});
@@ -220,9 +242,8 @@ template <Operator Op> class Bench {
       whole_->upload_inputs(stream());
     }
     const Route<Op> route = route_of(name, config, problem_);
-    if (is_slow(route, *whole_, problem_, most_us, out)) return;
-    whole_->download_inputs(stream());
-    if (out.wrong = whole_->maker().damage(); !out.wrong.empty()) return;
+    if (is_slow(route, *whole_, problem_, request, out)) return;
+    if (out.wrong = damage_of(*whole_, request); !out.wrong.empty()) return;
     const Variant& v = variant(0);
     const auto outputs = Op::outputs(whole_->host());
     const auto small = Op::outputs(v.call->host());
@@ -233,41 +254,13 @@ template <Operator Op> class Bench {
         Output rows = outputs[i];
         rows.view.shape[0] = small[i].view.shape[0];  // rows may not be the first extent (a batch)
         if (std::equal(rows.view.shape, rows.view.shape + rows.view.rank, small[i].view.shape)) {
-          if (out.wrong = judged(rows, v.oracle[i], tolerance[i], out); !out.wrong.empty())
+          if (out.wrong = judged(rows, v.oracle[i], tolerance[i], out.error); !out.wrong.empty())
             out.wrong = "at the whole problem: " + out.wrong;
           if (!out.wrong.empty()) return;
         }
       }
-      if (out.wrong = first_other(outputs[i], i, v.oracle[i], tolerance[i]); !out.wrong.empty()) return;
+      if (out.wrong = first_other(outputs[i], i, v.oracle[i], tolerance[i], right_); !out.wrong.empty()) return;
     }
-  }
-  /// The first element that is NaN, or farther from the first right candidate's than both may be from the truth. The sums behind elements that
-  /// nobody judged are taken to be at most 4 times the largest of the judged ones: rows of the same random data.
-  std::string first_other(const Output& output, size_t index, const Expected& judged, const Tolerance& tolerance) const {
-    const View& view = output.view;
-    constexpr size_t kEnough = 8;  // judged elements, to know how large sums are
-    if (right_bits_.empty() || judged.bound.size() < kEnough || !is_float(view.dtype)) return first_nan(output);
-    const double bound = 4 * *std::max_element(judged.bound.begin(), judged.bound.end());
-    const Tolerance& other = right_tolerance_[index];
-    const double fixed = tolerance.absolute + other.absolute + (tolerance.bound_eps + other.bound_eps) * bound;
-    const double relative = tolerance.relative + other.relative;
-    const std::byte* const right = right_bits_[index].data();
-    const int64_t size = view.size();  // outputs without gaps
-    std::atomic<int64_t> first = size;
-    parallel(size < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
-      const Span mine = split(size, thread, threads, 64);
-      for (int64_t e = mine.begin; e < mine.end && e < first.load(std::memory_order_relaxed); ++e) {
-        const double got = load_at(view.data, view.dtype, e), want = load_at(right, view.dtype, e);
-        if (got == want || std::fabs(got - want) <= fixed + relative * std::max(std::fabs(got), std::fabs(want))) continue;
-        for (int64_t known = first; e < known && !first.compare_exchange_weak(known, e);) {
-        }
-      }
-    });
-    if (first == size) return {};
-    const int64_t length = view.shape[view.rank - 1];
-    const double got = load_at(view.data, view.dtype, first);
-    return str("at the whole problem: ", output.name, " row ", first / length, " column ", first % length, " is ",
-               std::isnan(got) ? "NaN" : str(got), "; ", load_at(right, view.dtype, first), " by ", right_name_);
   }
   const Device& device_;
   const CheckOptions options_;
@@ -276,9 +269,7 @@ template <Operator Op> class Bench {
   std::optional<gpu::OwnedStream> stream_;
   Variant variants_[2];
   std::unique_ptr<Call<Op>> whole_;
-  std::vector<std::vector<std::byte>> right_bits_;  // of the whole problem, by the first candidate that was right
-  std::string right_name_;
-  std::vector<Tolerance> right_tolerance_;
+  RightResult right_;  // of the whole problem, by the first candidate that was right
   Sampler<Op> sampler_;
 };
 
@@ -286,8 +277,9 @@ template <Operator Op> Subject subject_of(std::string_view text, const Device& d
   auto bench = std::make_shared<Bench<Op>>(text, device, options);
   return {.prepare = [bench] { return bench->prepare(); },
           .make_ring = [bench] { bench->make_ring(); },
-          .check = [bench](const std::string& kernel, const std::string& config, int repeats,
-                           double most_us) { return bench->check(kernel, config, repeats, most_us); },
+          .check = [bench](const std::string& kernel, const std::string& config,
+                           const CheckRequest& request) { return bench->check(kernel, config, request); },
+          .damage = [bench] { return bench->damage(); },
           .time = [bench](const std::string& kernel, const std::string& config, double us) { return bench->time(kernel, config, us); }};
 }
 

@@ -43,6 +43,7 @@ template <Operator Op> class Call {
     });
   }
   Maker& maker() { return maker_; }
+  const Maker& maker() const { return maker_; }
   const Args& host() const { return host_; }
   const Args& args() const { return args_; }
   void upload_inputs(Stream stream) const {

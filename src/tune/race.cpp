@@ -135,7 +135,7 @@ class Race {
     result_.control_us = median(control_us_);
     result_.control_interval = interval_of(drifts_);
     const size_t best = leader();
-    result_.winner = best;
+    result_.winner = result_.leader = best;
     for (size_t i = 0; i < tracks_.size(); ++i) {
       const Track& track = tracks_[i];
       result_.standings.push_back(

@@ -42,6 +42,7 @@ struct Standing {
 struct RaceResult {
   std::vector<Standing> standings;  // by index
   size_t winner = 0;                // after the tie rule; the control where nothing else gave a time
+  size_t leader = 0;                // before it: the least score
   double control_us = 0;
   double control_interval = 0;  // of log(last control / first control), as a measure of the noise
   int rounds = 0, discarded = 0;

@@ -18,7 +18,7 @@ namespace eitri::tune {
 /// Of a ring of tensors, where a call reads little of its own.
 inline constexpr double kRingBytes = 1e9;
 /// Of a GPU, before the first sample.
-inline constexpr double kWarmUpUs = 40e3;
+inline constexpr double kWarmUpUs = 25e3;
 
 /// Of the process: pages that are there need not be made for the next problem.
 inline Buffer& ring_arena() {

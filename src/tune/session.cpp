@@ -12,6 +12,12 @@ namespace {
 using nlohmann::json;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Of a score: all run kScoreAll rounds; what is kScoreFar times slower than the best leaves, and after kScoreSome more what is kScoreNear
+// times slower. The best kScoreJudged are judged beside the row and the default.
+constexpr int kScoreAll = 3, kScoreSome = 12, kScoreLast = 61;
+constexpr double kScoreFar = 1.5, kScoreNear = 1.15;
+constexpr size_t kScoreJudged = 3;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -53,13 +59,15 @@ bool Session::open(bool with_reference) {
         ask(&Phases::start, {{"do", "start"}, {"device", options_.device}, {"threads", options_.threads}}, options_.prepare_limit_s);
     if (!answer.ok()) return failed(answer.why());
   }
-  const Answer answer = ask(&Phases::inputs,
-                            {{"do", "open"},
-                             {"op", problem_.op},
-                             {"problem", problem_.problem},
-                             {"check", with_reference},
-                             {"most_flops", options_.check.most_flops}},
-                            options_.prepare_limit_s);
+  const Answer answer =
+      ask(&Phases::inputs,
+          {{"do", "open"},
+           {"op", problem_.op},
+           {"problem", problem_.problem},
+           {"check", with_reference},
+           // Finalists have been judged on all rows that the limit allows: a second process looks for what comes and goes.
+           {"most_flops", options_.check.most_flops / (confirming_ ? 10 : 1)}},
+          options_.prepare_limit_s);
   if (!answer.ok()) return failed(answer.why());
   // In a new process the whole problem has to be compared with something that is known to be right, not with whoever comes first.
   if (anchor_ && answer.json.value("fewer_rows", false) && check(*anchor_, 2, 0) != Verdict::right)
@@ -93,14 +101,19 @@ void Session::reject(size_t i, const std::string& why, bool everywhere) {
 
 /// What is wrong is rejected. The worker is gone afterwards if the candidate may have written anywhere.
 Session::Verdict Session::check(size_t i, int repeats, double most_us) {
-  const Answer answer =
-      ask(&Phases::check,
-          {{"do", "check"}, {"kernel", choice(i).kernel}, {"config", choice(i).config}, {"repeats", repeats}, {"most_us", most_us}},
-          options_.time_limit_s);
+  const Answer answer = ask(&Phases::check,
+                            {{"do", "check"},
+                             {"kernel", choice(i).kernel},
+                             {"config", choice(i).config},
+                             {"repeats", repeats},
+                             {"most_us", most_us},
+                             {"inputs", accuses_}},
+                            options_.time_limit_s);
   if (!answer.ok()) {
     reject(i, answer.why(), is_its_fault(answer));
-    return Verdict::wrong;
+    return worker().running() ? Verdict::wrong : Verdict::died;
   }
+  if (answer.json.at("damaged")) return Verdict::unclear;
   const std::string wrong = answer.json.at("wrong");
   const double us = answer.json.at("us");
   if (wrong.empty()) {
@@ -122,7 +135,22 @@ Session::Verdict Session::check(size_t i, int repeats, double most_us) {
   return Verdict::wrong;
 }
 
-void Session::check_all() {
+/// Whether nobody wrote to inputs since the problem was opened.
+bool Session::inputs_are_intact() {
+  const Answer answer = ask(&Phases::check, {{"do", "damage"}}, options_.prepare_limit_s);
+  return answer.ok() && answer.json.at("found").get<std::string>().empty();
+}
+
+/// From here on each candidate is asked alone for what it did to the inputs; nothing is known of those before, but of the rejected ones.
+bool Session::start_over() {
+  accuses_ = true;
+  thorough_.clear();
+  worker().stop();
+  return open(true);
+}
+
+/// False: what was found right must be checked again, for a candidate wrote to the inputs, or ended the process before they were looked at.
+bool Session::check_each() {
   std::vector<size_t> order = {choices_.control};  // first: it decides whether the run makes sense, and what is slow
   double best_guess = choice(choices_.control).guess_us;
   for (size_t i = 0; i < choices_.all.size(); ++i) {
@@ -134,6 +162,7 @@ void Session::check_all() {
   size_t done = 0;
   for (const size_t i : order) {
     if (out_of_time_() && !field_.empty()) break;  // what has been checked is raced
+    if (rejected_.contains(i)) continue;
     const Choice& c = choice(i);
     options_.progress(str("checking ", ++done, "/", order.size(), " ", name_of(i)));
     // Tuned again, a candidate that was too slow or too hungry at this problem has another chance.
@@ -147,9 +176,24 @@ void Session::check_all() {
     const bool doubtful = c.guess_us > Pruning::kDoubtful * best_guess;
     const double slow = options_.score_rounds > 0 ? 0 : doubtful ? std::min(kSlowInCaches, choices_.slow) : choices_.slow;
     const Verdict verdict = check(i, 2, slow * base_us_);
+    if (verdict == Verdict::unclear || (verdict == Verdict::died && !accuses_)) return false;
     if (verdict == Verdict::right) field_.push_back(i);
-    if (!worker().running() && !open(true)) return field_.clear();
+    if (!worker().running() && !open(true)) return true;
   }
+  return accuses_ || inputs_are_intact();
+}
+
+void Session::check_all() {
+  if (!check_each()) {
+    field_.clear();
+    errors_.clear();
+    slow_us_.clear();
+    out_.slow = 0;
+    anchor_.reset();
+    if (!start_over()) return;
+    check_each();
+  }
+  if (!out_.why.empty()) return field_.clear();
   out_.control_is_wrong = rejected_.contains(choices_.control);
   if (field_.empty()) {
     out_.status = TuneStatus::failed;
@@ -201,10 +245,19 @@ bool Session::check_finalists(const RaceResult& first, size_t control, std::vect
     for (const size_t k : ranked_of(first)) finalists.push_back(field_[k]);
     if (std::ranges::find(finalists, control) == finalists.end()) finalists.push_back(control);
     const auto unchecked = std::ranges::find_if(finalists, [&](size_t i) { return !thorough_.contains(i); });
-    if (unchecked == finalists.end()) return true;
+    if (unchecked == finalists.end()) {
+      if (accuses_ || inputs_are_intact()) return true;
+      if (!start_over()) return false;
+      continue;
+    }
     options_.progress(str("checking finalist ", name_of(*unchecked)));
-    if (check(*unchecked, options_.repeats, 0) == Verdict::right) {
+    const Verdict verdict = check(*unchecked, options_.repeats, 0);
+    if (verdict == Verdict::right) {
       thorough_.insert(*unchecked);
+      continue;
+    }
+    if (verdict == Verdict::unclear || (verdict == Verdict::died && !accuses_ && *unchecked != control)) {
+      if (!start_over()) return false;
       continue;
     }
     if (*unchecked == control) {
@@ -221,7 +274,7 @@ void Session::time_all() {
   RaceOptions options = options_.race;
   options.out_of_time = out_of_time_;
   const auto whole = [&](int) { return options_.sample_us; };
-  const RaceResult first = run_race(field_, control, options, "racing", [&](int round) {
+  RaceResult first = run_race(field_, control, options, "racing", [&](int round) {
     // The first rounds part what is far apart; graphs of a GPU stay as long as they are.
     return round <= 2 && !device_.is_gpu() ? options_.sample_us / 4 : options_.sample_us;
   });
@@ -249,6 +302,8 @@ void Session::time_all() {
     const Standing& s = first.standings[place(field_, i)];
     return i != control && -s.score + (std::isfinite(s.interval) ? s.interval : 0) >= enough && !is_clear(i);
   };
+  // Where noise let the rule for ties choose the default, what seems to gain enough is timed beside it for longer.
+  if (field_[first.winner] == control && -first.standings[first.leader].score >= enough) first.winner = first.leader;
   std::vector<size_t> finalists;
   bool confirm = out_.control_is_wrong || is_open(field_[first.winner]);
   if (!confirm) {
@@ -256,6 +311,19 @@ void Session::time_all() {
     confirm = is_open(finalists.front());  // after the winner was wrong
   }
   RaceResult last;
+  // Of the finalists but the default, by their last race; near ties go to the first in the table.
+  const auto best_of = [&](const RaceResult& race) {
+    double least = kInfinity;
+    const auto score = [&](size_t i) {
+      const Standing& s = race.standings[place(finalists, i)];
+      return (i == control && !out_.control_is_wrong) || s.failed ? kInfinity : s.score;
+    };
+    for (const size_t i : finalists) least = std::min(least, score(i));
+    std::optional<size_t> best;
+    for (const size_t i : finalists)
+      if (score(i) < kInfinity && score(i) <= least + options.tie && i < best.value_or(i + 1)) best = i;
+    return best.value_or(control);
+  };
   if (confirm) {
     if (worker().running()) worker().ask({{"do", "close"}}, options_.time_limit_s);
     confirming_ = out_.confirmed = true;
@@ -271,8 +339,9 @@ void Session::time_all() {
     rules.seed = options_.race.seed + 1;
     last = run_race(finalists, control, rules, "confirming", whole);
     const auto hidden = [&] {  // a gain, by noise
-      const Standing& s = last.standings[0];
-      return finalists.front() != control && !s.failed && -s.score >= enough && !is_sure(s);
+      const size_t best = best_of(last);
+      const Standing& s = last.standings[place(finalists, best)];
+      return best != control && !s.failed && -s.score >= enough && !is_sure(s);
     };
     if (!lost_worker_ && last.control_us > 0 && hidden() && !out_of_time_()) {
       rules.rungs = {3 * options_.confirm_rounds};
@@ -289,7 +358,7 @@ void Session::time_all() {
     if (!out_.confirmed) return first.standings[place(field_, i)];
     return place(finalists, i) < finalists.size() ? last.standings[place(finalists, i)] : Standing{.failed = true};
   };
-  const size_t winner = finalists.front();
+  const size_t winner = out_.confirmed ? best_of(last) : finalists.front();
   const Standing won = standing(winner);
   const bool gains = winner != control && !won.failed && (out_.confirmed ? -won.score >= enough && is_sure(won) : is_clear(winner));
   finish(gains || (out_.control_is_wrong && !won.failed) ? winner : control, finalists, first, standing);
@@ -307,58 +376,86 @@ void Session::score_all() {
   Score& score = out_.score;
   RaceOptions options = options_.race;
   options.settled = options.gate = options.give_up = kInfinity;
+  options.tied = false;
   options.out_of_time = out_of_time_;
-  const auto single = [&](int) { return device_.is_gpu() ? options_.sample_us / 2 : 0.0; };  // graphs of a few calls
-  const auto whole = [&](int) { return options_.sample_us; };
-  options.rungs = {std::min(3, options_.score_rounds)};
-  const RaceResult few = run_race(field_, control, options, "scoring", single);
-  if (lost_worker_ || few.control_us <= 0) return fail_run("the default cannot be timed");
-  double least = 0;
+  // So many rounds of these; false: the default has no time.
+  RaceResult result;
+  const auto rounds = [&](const std::vector<size_t>& field, int count, const char* what, double sample_us) {
+    options.rungs = {count};
+    options.seed += 1;
+    result = run_race(field, control, options, what, [&](int) { return sample_us; });
+    out_.rounds += result.rounds;
+    if (!lost_worker_ && result.control_us > 0) return true;
+    fail_run("the default cannot be timed");
+    return false;
+  };
+  // What is left of a field: within `most` times the least score's time.
+  const auto near = [&](const std::vector<size_t>& field, double most) {
+    double least = 0;
+    for (const Standing& s : result.standings)
+      if (!s.failed) least = std::min(least, s.score);
+    std::vector<size_t> out;
+    for (size_t k = 0; k < field.size(); ++k)
+      if (field[k] == control || (!result.standings[k].failed && result.standings[k].score <= least + std::log(most)))
+        out.push_back(field[k]);
+    return out;
+  };
+
+  // Single calls on a CPU; on a GPU graphs as the tuner's, captured in a round of their own.
+  const double single = device_.is_gpu() ? options_.sample_us : 0;
+  if (!rounds(field_, 1, "scoring", single)) return;
+  const double race_s = out_.phases.race;
+  if (!rounds(field_, kScoreAll, "scoring", single)) return;
+  score.round_us = (out_.phases.race - race_s) / result.rounds * 1e6;
   for (size_t k = 0; k < field_.size(); ++k) {
-    const Standing& s = few.standings[k];
+    const Standing& s = result.standings[k];
     if (s.failed) continue;
-    ++score.timed;
+    score.every.push_back({choice(field_[k]).kernel, choice(field_[k]).config, s.us, choice(field_[k]).guess_us});
     score.configs += static_cast<size_t>(choice(field_[k]).configs);
     score.every_us += s.us;
     score.every_config_us += s.us * choice(field_[k]).configs;
-    least = std::min(least, s.score);
   }
-  const double round_s = out_.phases.race / few.rounds;
-  score.complete = round_s * options_.score_rounds <= options_.score_limit_s;
-  std::vector<size_t> field;
-  for (size_t k = 0; k < field_.size(); ++k)
-    if (field_[k] == control || (!few.standings[k].failed && (score.complete || few.standings[k].score < least + std::log(1.3))))
-      field.push_back(field_[k]);
-  options.rungs = {std::max(3, options_.score_rounds - few.rounds)};
-  options.seed += 1;
-  const RaceResult every = run_race(field, control, options, "scoring", single);
-  if (lost_worker_ || every.control_us <= 0) return fail_run("the default cannot be timed");
-  out_.rounds = few.rounds + every.rounds;
-  size_t best = control;
-  least = 0;
-  for (size_t k = 0; k < field.size(); ++k)
-    if (const Standing& s = every.standings[k]; !s.failed && s.score < least) least = s.score, best = field[k];
+  std::vector<size_t> field = near(field_, kScoreFar);
+  const int second = std::min(kScoreSome, options_.score_rounds - kScoreAll);
+  if (second > 0) {
+    if (!rounds(field, second, "scoring", single)) return;
+    field = near(field, kScoreNear);
+  }
+  if (const int rest = options_.score_rounds - kScoreAll - second; rest > 0 && !rounds(field, rest, "scoring", single)) return;
 
-  // The least of many times looks better than it is: the three run once more, as the tuner times them.
-  std::vector<size_t> three = {control};
-  for (const size_t i : {best, chosen})
-    if (std::ranges::find(three, i) == three.end()) three.push_back(i);
-  options.rungs = {25};
-  options.seed += 1;
+  // The least of many times looks better than it is: what may be the best runs once more beside the row and the default, as the tuner
+  // times them.
+  std::vector<size_t> order;  // places in the field
+  for (size_t k = 0; k < field.size(); ++k)
+    if (!result.standings[k].failed) order.push_back(k);
+  std::ranges::stable_sort(order, {}, [&](size_t k) { return result.standings[k].score; });
+  std::vector<size_t> judged = {control};
+  const auto add = [&](size_t i) {
+    if (std::ranges::find(judged, i) == judged.end()) judged.push_back(i);
+  };
+  add(chosen);
+  for (size_t n = 0; n < std::min(order.size(), kScoreJudged); ++n) add(field[order[n]]);
+  const size_t first = order.empty() ? control : field[order.front()];
   const double before_s = out_.phases.race;
-  const RaceResult last = run_race(three, control, options, "scoring the row", whole);
+  if (!rounds(judged, kScoreLast, "scoring the row", options_.sample_us)) return;
   out_.phases.confirm += out_.phases.race - before_s;  // not of the loop over all
   out_.phases.race = before_s;
-  if (lost_worker_ || last.control_us <= 0) return fail_run("the default cannot be timed again");
-  const auto us = [&](size_t i) { return last.standings[static_cast<size_t>(std::ranges::find(three, i) - three.begin())].us; };
-  if (us(chosen) < us(best)) best = chosen;
-  if (us(control) < us(best)) best = control;
+  const auto standing = [&](size_t i) { return result.standings[static_cast<size_t>(std::ranges::find(judged, i) - judged.begin())]; };
+  size_t best = control;
+  for (const size_t i : judged)
+    if (!standing(i).failed && standing(i).score < standing(best).score) best = i;
   score.best_kernel = choice(best).kernel;
   score.best_config = choice(best).config;
-  score.best_us = us(best);
-  score.row_us = us(chosen);
-  score.default_us = out_.control_is_wrong ? 0 : us(control);
-  score.noise = last.control_interval;
+  score.best_us = standing(best).us;
+  score.first_kernel = choice(first).kernel;
+  score.first_config = choice(first).config;
+  score.first_us = standing(first).us;
+  score.row_us = standing(chosen).us;
+  score.default_us = out_.control_is_wrong ? 0 : standing(control).us;
+  const auto apart = [&](size_t i) { return i == best ? 0 : std::hypot(standing(i).interval, standing(best).interval); };
+  score.row_interval = apart(chosen);
+  score.default_interval = apart(control);
+  score.noise = result.control_interval;
   out_.status = TuneStatus::scored;
   out_.kernel = choice(chosen).kernel;
   out_.config = choice(chosen).config;

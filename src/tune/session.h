@@ -42,7 +42,8 @@ class Session {
   static std::string revisions_of(const Choices& choices);
 
  private:
-  enum class Verdict { right, wrong, slow };
+  // died: wrong, and its process has gone. unclear: it met inputs that somebody had written to.
+  enum class Verdict { right, wrong, died, slow, unclear };
   using StandingOf = std::function<Standing(size_t)>;
   using SampleLength = std::function<double(int round)>;
 
@@ -56,7 +57,10 @@ class Session {
   void fail_run(const char* why);
   void reject(size_t i, const std::string& why, bool everywhere);
   Verdict check(size_t i, int repeats, double most_us);
+  bool check_each();
   void check_all();
+  bool inputs_are_intact();
+  bool start_over();
   bool check_finalists(const RaceResult& first, size_t control, std::vector<size_t>& finalists);
   double sample(size_t i, double sample_us);
   RaceResult run_race(const std::vector<size_t>& field, size_t control, const RaceOptions& options, const char* what,
@@ -84,6 +88,9 @@ class Session {
   double base_us_ = 0;                // its microseconds with warm caches
   std::set<size_t> thorough_;         // right again and again
   bool lost_worker_ = false, has_ring_ = false, confirming_ = false;
+  // Inputs and canaries are looked at after every candidate: when one wrote to them, or took its process with it. Else once after all of
+  // them, for they are large, and on a GPU have to be brought back.
+  bool accuses_ = false;
 };
 
 }  // namespace eitri::tune

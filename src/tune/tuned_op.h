@@ -26,11 +26,19 @@ struct Choice {
 struct Choices {
   std::vector<Choice> all;  // table order, then the order of knob values: ties go to the first
   size_t control = 0;       // what a call without tuned rows takes; all.size() when nothing takes the problem
+  bool empty = false;       // nothing to compute: no call looks for a row
   double slow = 3;          // what takes this many times as long as the default with warm caches has no hope with cold ones
 };
 
 struct CheckOptions {
   double most_flops = 4e9;  // of a reference run; a larger problem is judged with fewer rows (tokens), and run as it is
+};
+/// How a candidate is checked.
+struct CheckRequest {
+  int repeats = 2;     // calls on the first set of data; of a repeatable kernel they must give the same bits
+  double most_us = 0;  // what takes longer twice is not judged; 0: everything is
+  bool looks_for_damage =
+      true;  // whether they are as they were. A GPU's are large to bring back: Subject::damage asks it for many candidates
 };
 struct Checked {
   std::string wrong;       // empty: right
@@ -38,6 +46,7 @@ struct Checked {
   double us = 0;           // of one call at the whole problem, the tensors in the caches: the best of those that were made
   bool slow = false;       // it took longer than the limit: it was not judged
   bool here_only = false;  // what is wrong says nothing about other problems: memory, an extent that it does not take
+  bool damaged = false;    // inputs were written to by this candidate or one before: nothing is known of it
 };
 
 struct Subject {
@@ -46,9 +55,9 @@ struct Subject {
   std::function<bool()> prepare;
   /// Makes the tensors that time() goes round.
   std::function<void()> make_ring;
-  /// `repeats`: calls on the first set of data; of a repeatable kernel they must give the same bits. What takes longer than `most_us` twice
-  /// is not judged (0: everything is).
-  std::function<Checked(const std::string& kernel, const std::string& config, int repeats, double most_us)> check;
+  std::function<Checked(const std::string& kernel, const std::string& config, const CheckRequest& request)> check;
+  /// "" while all that prepare() made is as it was, but for outputs; else what was written to.
+  std::function<std::string()> damage;
   /// Microseconds of a call: one sample of about `sample_us` over a ring of buffers that no cache holds. Throws Error.
   std::function<double(const std::string& kernel, const std::string& config, double sample_us)> time;
 };
@@ -89,6 +98,7 @@ template <Operator Op> Choices choices_of(std::string_view text, const Device& d
   auto all = candidates<Op>(problem, device);
   const Candidate<Op>* const best = safe_default(all);
   Choices out;
+  if (out.empty = Op::empty(problem); out.empty) return out;
   bool control_found = false;
   for (const auto& c : all) {
     const Kernel<Op>& kernel = *c.kernel;

@@ -84,6 +84,11 @@ std::string tuned_file(const std::string& folder, std::string_view op, std::stri
   return str(folder, "/", op, ".", arch, ".csv");
 }
 
+void require_own_columns(const TunedTable& table, const std::string& path) {
+  if (!table.readable() && !table.problems().empty())
+    fail(Code::invalid_argument, str(path, " has other columns than this version writes; move it away. ", table.problems()[0].text));
+}
+
 void write_tuned(const std::string& folder, std::string_view op, std::string_view arch, const std::vector<TunedRow>& rows) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -97,8 +102,7 @@ void write_tuned(const std::string& folder, std::string_view op, std::string_vie
   std::string comments;
   if (std::filesystem::exists(path)) {
     const TunedTable table(read_file(path, kMaxFileBytes), path, arch, fields);
-    if (!table.readable() && !table.problems().empty())
-      fail(Code::invalid_argument, str(path, " has other columns than this version writes; move it away. ", table.problems()[0].text));
+    require_own_columns(table, path);
     for (const auto& entry : table.entries())
       if (TunedRow row = table.row(entry); !replaced.contains({row.units, row.key})) all.push_back(std::move(row));
     for (const std::string_view line : table.rejected()) kept.emplace_back(line);

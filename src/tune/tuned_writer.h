@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "dispatch/database.h"
+#include "dispatch/tuned_table.h"
 
 namespace eitri::tune {
 
 /// "<folder>/<op>.<arch>.csv".
 std::string tuned_file(const std::string& folder, std::string_view op, std::string_view arch);
+
+/// Throws Error{invalid_argument} for a file that rows cannot be added to: one with other columns.
+void require_own_columns(const TunedTable& table, const std::string& path);
 
 /// Puts rows into a file of <folder>, which is made when missing. Rows of the same problems and units are replaced, all others stay,
 /// lines that cannot be read too (at the end). The file is sorted, and replaced in one step. Writers of one host wait for one

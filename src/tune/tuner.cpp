@@ -1,7 +1,12 @@
 #include "tune/tuner.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <set>
@@ -34,6 +39,24 @@ std::vector<std::string> worker_environment(const TuneOptions& options) {
     out.emplace_back("OMP_PLACES=cores");
   }
   return out;
+}
+
+/// Makes the folder. Throws Error of io_error where its files cannot be written: before work is done, and not of each problem anew.
+void require_writable(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(Code::io_error, str("cannot make folder ", folder, ": ", error.message()));
+  const std::string path = str(folder, "/worker.log");
+  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) fail(Code::io_error, str("cannot write ", path, ": ", std::strerror(errno)));
+  ::close(fd);
+}
+
+/// The row that another run left in the folder, merged or shared with other machines, if its kernel has not changed since.
+std::optional<TunedRow> fresh(const std::optional<TunedRow>& row, const Choices& choices) {
+  for (const Choice& c : choices.all)
+    if (row && c.kernel == row->kernel && c.revision == row->revision && c.refused.empty()) return row;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -85,16 +108,9 @@ std::optional<TunedRow> Tuner::row_of(const TuneProblem& problem) const {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
   const TunedTable table(read_file(path, size_t{256} << 20), path, device_.arch(), fields_of(problem.op));
+  require_own_columns(table, path);
   const TunedTable::Entry* const entry = table.find(values_of(problem.problem), device_.units);
   return entry == nullptr ? std::nullopt : std::optional(table.row(*entry));
-}
-
-/// The row that another run left in the folder, merged or shared with other machines: one of a kernel that has not changed since.
-std::optional<TunedRow> Tuner::fresh_row(const TuneProblem& problem, const Choices& choices) const {
-  auto row = row_of(problem);
-  for (const Choice& c : choices.all)
-    if (row && c.kernel == row->kernel && c.revision == row->revision && c.refused.empty()) return row;
-  return std::nullopt;
 }
 
 Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
@@ -102,38 +118,37 @@ Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
   if (choices.control >= choices.all.size()) {
     std::string why = "no kernel takes it";
     for (const Choice& c : choices.all) why += str("; ", c.kernel, ": ", c.refused);
+    if (choices.empty) why = "an extent is 0: the reference serves it, whatever rows say";
     return {.problem = problem, .status = TuneStatus::unsupported, .why = why};
   }
-  if (!options_.again && options_.score_rounds == 0) {
-    const JournalRecord* const known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
-    if (known != nullptr && known->revisions == Session::revisions_of(choices)) {
-      return {.problem = problem,
-              .status = TuneStatus::known,
-              .why = str("tuned on ", known->date),
-              .kernel = known->kernel,
-              .config = known->config,
-              .us = known->us,
-              .control_us = known->control_us};
-    }
-    if (const auto row = known == nullptr ? fresh_row(problem, choices) : std::nullopt) {
-      return {.problem = problem,
-              .status = TuneStatus::known,
-              .why = str("tuned on ", row->date, " (", row->origin, ")"),
-              .kernel = row->kernel,
-              .config = row->config,
-              .us = row->us,
-              .control_us = row->baseline_us};
-    }
+  const bool skips_known = !options_.again && options_.score_rounds == 0;  // what is known already
+  const JournalRecord* const known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
+  if (skips_known && known != nullptr && known->revisions == Session::revisions_of(choices)) {
+    return {.problem = problem,
+            .status = TuneStatus::known,
+            .why = str("tuned on ", known->date),
+            .kernel = known->kernel,
+            .config = known->config,
+            .us = known->us,
+            .control_us = known->control_us};
   }
-  std::error_code ignored;
-  std::filesystem::create_directories(options_.folder, ignored);  // for the worker's log; writing says what is wrong
+  const auto in_file = row_of(problem);  // throws for a file that rows could not be added to
+  if (const auto row = skips_known && known == nullptr ? fresh(in_file, choices) : std::nullopt) {
+    return {.problem = problem,
+            .status = TuneStatus::known,
+            .why = str("tuned on ", row->date, " (", row->origin, ")"),
+            .kernel = row->kernel,
+            .config = row->config,
+            .us = row->us,
+            .control_us = row->baseline_us};
+  }
+  require_writable(options_.folder);
   if (out_of_time()) return {.problem = problem, .status = TuneStatus::out_of_time, .why = "the budget is used up"};
   // A folder that rows were merged into has no journal.
   std::optional<RowChoice> row;
   if (options_.score_rounds > 0) {
-    if (const auto* const known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem))
-      row = RowChoice{known->kernel, known->config};
-    else if (const auto found = row_of(problem)) row = RowChoice{found->kernel, found->config};
+    if (known != nullptr) row = RowChoice{known->kernel, known->config};
+    else if (in_file) row = RowChoice{in_file->kernel, in_file->config};
   }
   return Session(
              problem, op, std::move(choices), device_, options_, journal_, {racer_, confirmer_}, [this] { return out_of_time(); },

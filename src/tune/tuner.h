@@ -26,15 +26,13 @@ struct TuneOptions {
   double prepare_limit_s = 600;  // of making a problem's tensors and reference
   double min_gain = 0.02;        // that a candidate must save over the default, and more than the noise
   Pruning pruning = {};
-  double sample_us = 1000;  // a sample lasts at least this long
-  int confirm_rounds = 9;   // and three times as many more where the noise hides a gain
-  double clear_gain = 0.1;  // less its interval: then the race's result needs no confirmation
-  int repeats = 20;         // calls of a finalist that must give the same bits; other candidates are called twice
-  /// Not 0: nothing is tuned, the row of each problem is scored. Every candidate is timed in this many rounds, of single calls on a CPU.
-  /// Where that would take longer than `score_limit_s`, what is 1.3 times slower than the best after 3 rounds leaves. Then the best,
-  /// the row and the default run side by side.
+  double sample_us = 1000;     // a sample lasts at least this long
+  int confirm_rounds = 9;      // and three times as many more where the noise hides a gain
+  double clear_gain = 0.1;     // less its interval: then the race's result needs no confirmation
+  int repeats = 20;            // calls of a finalist that must give the same bits; other candidates are called twice
+  /// Not 0: nothing is tuned, the row of each problem is scored. Every candidate is timed, of single calls on a CPU; what may be the best, in
+  /// so many rounds. Then the best of them, the row and the default run side by side.
   int score_rounds = 0;
-  double score_limit_s = 8;
   bool again = false;  // also problems that the journal has
   CheckOptions check = {};
   RaceOptions race = {};
@@ -60,14 +58,22 @@ std::span<const char* const> enum_names(TuneStatus);
 struct Rejected {
   std::string kernel, config, why;
 };
-/// Microseconds of a call in the last race of TuneOptions::score_rounds.
+/// Microseconds of a call, in rounds that all take part in, and what the cost model expects for the kernel's guessed config.
+struct Timed {
+  std::string kernel, config;
+  double us = 0, guess_us = 0;
+};
+/// What TuneOptions::score_rounds finds. Times are microseconds of a call, in the last race where nothing else is said.
 struct Score {
-  std::string best_kernel, best_config;  // of all candidates
-  double best_us = 0, row_us = 0, default_us = 0, noise = 0;
-  double every_us = 0;         // one call of each candidate, added up; those that left early too
-  double every_config_us = 0;  // and of each config that a knob's values make, though several do the same
-  size_t timed = 0, configs = 0;
-  bool complete = false;  // none left early
+  std::string best_kernel, best_config;    // in the last race
+  std::string first_kernel, first_config;  // in the rounds before it
+  double best_us = 0, first_us = 0, row_us = 0, default_us = 0, noise = 0;
+  double row_interval = 0, default_interval = 0;  // half widths of log(its time / the best's)
+  double every_us = 0;                            // one call of each candidate, added up; of rounds that all take part in
+  double every_config_us = 0;                     // and of each config that a knob's values make, though several do the same
+  double round_us = 0;                            // one sample of each candidate
+  size_t configs = 0;
+  std::vector<Timed> every = {};
 };
 /// Where the seconds of a problem went.
 struct Phases {
@@ -111,7 +117,6 @@ class Tuner {
  private:
   const TunedOp& op_named(const std::string& name) const;
   std::optional<TunedRow> row_of(const TuneProblem& problem) const;
-  std::optional<TunedRow> fresh_row(const TuneProblem& problem, const Choices& choices) const;
   Outcome tune_now(const TuneProblem& problem, const TunedOp& op);
 
   const std::span<const TunedOp> ops_;

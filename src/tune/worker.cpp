@@ -76,13 +76,16 @@ class Server {
       subject_.make_ring();
       return {{"ok", true}};
     }
+    if (what == "damage") return {{"ok", true}, {"found", subject_.damage()}};
     const std::string kernel = request.at("kernel"), config = request.at("config");
     if (what == "check") {
-      const Checked c = subject_.check(kernel, config, request.at("repeats"), request.at("most_us"));
-      return {{"ok", true}, {"wrong", c.wrong}, {"slow", c.slow}, {"everywhere", !c.here_only}, {"error", c.error}, {"us", c.us}};
+      const Checked c = subject_.check(
+          kernel, config, {.repeats = request.at("repeats"), .most_us = request.at("most_us"), .looks_for_damage = request.at("inputs")});
+      return {{"ok", true},       {"wrong", c.wrong}, {"damaged", c.damaged}, {"slow", c.slow}, {"everywhere", !c.here_only},
+              {"error", c.error}, {"us", c.us}};
     }
     if (what == "time") return {{"ok", true}, {"us", subject_.time(kernel, config, request.at("sample_us"))}};
-    fail(Code::invalid_argument, str("request is ", what, "; expected start, open, ring, check, time or close"));
+    fail(Code::invalid_argument, str("request is ", what, "; expected start, open, ring, check, damage, time or close"));
   }
 
  private:

@@ -4,7 +4,8 @@
 //   {"do":"start","device","threads"}                              -> {"ok":true}: libraries and the device are ready
 //   {"do":"open","op","problem","check","most_flops"}               -> {"ok":true,"fewer_rows":false}; the problem before is closed
 //   {"do":"ring"}                                                   -> {"ok":true}
-//   {"do":"check","kernel","config","repeats","most_us"}            -> {"ok":true,"wrong":"","slow":false,"error":0.1,"us":12.5}
+//   {"do":"check","kernel","config","repeats","most_us","inputs"}   -> {"ok":true,"wrong":"","damaged":false,"slow":false,"error":0.1,"us":12.5}
+//   {"do":"damage"}                                                 -> {"ok":true,"found":""}: of inputs, since the problem was opened
 //   {"do":"time","kernel","config","sample_us"}                     -> {"ok":true,"us":12.3}
 //   {"do":"close"}                                                  -> {"ok":true}: the tensors are given back
 //

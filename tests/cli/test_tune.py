@@ -235,6 +235,9 @@ def test_follow_tunes_what_is_recorded_while_it_runs(tmp_path):
     (["gemm", "--problem", "m=1,nn=2"], "field is \"nn\""),
     (["gemm", "--problem", "m=1", "--shard", "3/2"], "--shard is '3/2'"),
     (["gemm", "--problem", "m=1", "--budget", "soon"], "--budget is 'soon'"),
+    (["gemm", "--problem", ""], "--problem is ''"),
+    (["gemm", "--problem", "m=1", "--min-gain", "nan"], "expected 0 to 90; got nan"),
+    (["gemm", "--problem", "m=1", "--time-limit", "nan"], "expected 0.1 to 3600; got nan"),
     (["gemm", "--problem", "m=1", "--device", "tpu"], "--device is 'tpu'"),
     (["merge", "nothing.csv", "--out", "x"], "expected <op>.<arch>.csv"),
     (["regret"], "tuned neighbours on both sides"),
@@ -253,3 +256,57 @@ def test_shapes_that_cannot_be_are_named_by_line(tmp_path):
     shapes.write_text("rows,columns\n1,2\n")
     code, _, err = tune(tmp_path, "gemm", "--shapes", shapes)
     assert code == 2 and "expected a header with some of batch, m, n, k" in err
+
+
+def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = tune(tmp_path, "gemm", "--problem", "m=1,n=64,k=64", "--problem", "m=2,n=64,k=64", "--out", "file", "--json")
+    assert code == 1 and json.loads(out)["problems"] == []
+    assert err.count("file") == 1 and "worker" not in err
+
+    # Rows cannot be added to a file of another version: no problem is tuned in vain.
+    arch = json.loads(subprocess.run([str(COMMAND), "doctor", "--json"], env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout)["isa"]
+    other = tmp_path / "old" / f"gemm.{arch}.csv"
+    other.parent.mkdir()
+    other.write_text("a,b,c\n1,2,3\n")
+    code, out, _ = tune(tmp_path, "gemm", "--problem", "m=1,n=64,k=64", "--out", "old", "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert code == 1 and problem["status"] == "failed" and "has other columns" in problem["why"]
+    assert problem["workers"] == 0 and problem["samples"] == 0
+    assert other.read_text() == "a,b,c\n1,2,3\n"
+
+    code, out, err = tune(tmp_path, "merge", "old", "--out", "merged")
+    assert code == 1 and "the header differs" in err
+    assert not (tmp_path / "merged").exists()
+
+
+def test_what_nobody_can_tune_is_refused_by_reason(tmp_path):
+    code, out, _ = tune(tmp_path, "gemm", "--problem", "m=0,n=64,k=64", "--problem", "m=1,n=4294967296,k=4294967296", "--json")
+    empty, huge = json.loads(out)["problems"]
+    assert code == 1
+    assert empty["status"] == "unsupported" and "an extent is 0" in empty["why"]
+    assert huge["status"] == "failed" and "MiB are available" in huge["why"]
+
+
+def test_a_file_of_another_kind_does_not_steer_the_terminal(tmp_path):
+    (tmp_path / "shapes.csv").write_bytes(b"\x1b[2J\x07" + bytes(range(256)) * 8)
+    code, _, err = tune(tmp_path, "gemm", "--shapes", "shapes.csv", "--dry-run")
+    assert code == 2 and "the first line is '?[2J?" in err
+    assert len(err) < 400 and all(c == "\n" or c.isprintable() for c in err)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_goes_on_where_it_was(tmp_path, how):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n" + "".join(f"{m},96,96\n" for m in range(1, 7)))
+    process = subprocess.Popen([str(COMMAND), "tune", "gemm", "--shapes", str(shapes)], env=ENVIRONMENT, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    journal = tmp_path / ".eitri/tuned/journal.jsonl"
+    assert wait_until(lambda: journal.exists() and journal.read_text().count('"candidates"') >= 2, 120)
+    process.send_signal(how)
+    assert process.wait(timeout=30) == -how
+    assert wait_until(lambda: not processes_in(tmp_path), 10), processes_in(tmp_path)
+    code, out, err = tune(tmp_path, "gemm", "--shapes", shapes, "--json")
+    assert (code, err) == (0, "")
+    statuses = [p["status"] for p in json.loads(out)["problems"]]
+    assert statuses.count("known") >= 2 and set(statuses) <= {"known", "tuned", "default is best"}

@@ -115,6 +115,59 @@ TEST_F(TunerTest, P14_P15_every_sabotaged_kernel_is_rejected_and_the_run_goes_on
   for (const Rejected& r : outcome.rejected) EXPECT_THAT(r.kernel, HasSubstr(".fault."));
 }
 
+/// One that writes to inputs, and right ones after it: none of them is blamed, and the one is.
+TEST_F(TunerTest, who_meets_inputs_that_another_wrote_to_is_not_blamed) {
+  static const TunedOp kOps[] = {{.name = "probe",
+                                  .plain = plain_text_of<Probe>,
+                                  .choices =
+                                      [](std::string_view problem, const Device& device, const Pruning& pruning) {
+                                        Choices choices = choices_of<Probe>(problem, device, pruning);
+                                        for (Choice& c : choices.all)
+                                          if (c.kernel.find(".right.") == std::string::npos && c.kernel != "probe.fault.writes_input")
+                                            c.refused = "not of this test";
+                                        return choices;
+                                      },
+                                  .subject = subject_of<Probe>,
+                                  .children = children_of<Probe>}};
+  const Outcome outcome = Tuner(kOps, cpu_device(), options()).tune(problem());
+  ASSERT_EQ(outcome.status, TuneStatus::tuned) << outcome.why;
+  ASSERT_EQ(outcome.rejected.size(), 1u);
+  EXPECT_EQ(outcome.rejected[0].kernel, "probe.fault.writes_input");
+}
+
+TEST_F(TunerTest, a_default_that_wins_a_tie_does_not_hide_a_gain) {
+  TuneOptions o = options();
+  o.race.tie = 3;  // as a very noisy machine: all that there is ties with the default
+  const Outcome outcome = Tuner(right_ops(), cpu_device(), o).tune(problem());
+  EXPECT_EQ(outcome.status, TuneStatus::tuned) << outcome.why;
+  EXPECT_GT(outcome.gain(), 0.02);
+}
+
+TEST_F(TunerTest, a_folder_that_cannot_be_written_ends_the_run_before_it_works) {
+  const std::string file = folder_.path() + "/file";
+  std::ofstream(file) << "not a folder";
+  TuneOptions o = options();
+  o.folder = file;
+  Tuner tuner(right_ops(), cpu_device(), o);
+  EXPECT_THROW(
+      {
+        try {
+          tuner.tune(problem());
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Code::io_error);
+          EXPECT_THAT(error.what(), HasSubstr("file"));
+          throw;
+        }
+      },
+      Error);
+}
+
+TEST_F(TunerTest, a_problem_with_nothing_to_compute_is_not_tuned) {
+  const Outcome outcome = Tuner(right_ops(), cpu_device(), options()).tune(problem(0));
+  EXPECT_EQ(outcome.status, TuneStatus::unsupported);
+  EXPECT_THAT(outcome.why, HasSubstr("an extent is 0"));
+}
+
 TEST_F(TunerTest, rows_hold_ranks_of_different_kernels_and_where_they_come_from) {
   Tuner tuner(right_ops(), cpu_device(), options());
   tuner.tune(problem());
@@ -261,8 +314,10 @@ TEST_F(TunerTest, a_score_compares_row_and_default_with_the_best_and_writes_noth
   EXPECT_EQ(outcome.control_kernel, "probe.right.slow");
   EXPECT_NEAR(score.row_us / score.best_us, 2, 0.8);
   EXPECT_NEAR(score.default_us / score.best_us, 4, 1.6);
-  EXPECT_EQ(score.timed, 6u);
-  EXPECT_TRUE(score.complete);
+  EXPECT_EQ(score.every.size(), 6u);
+  EXPECT_EQ(str(score.first_kernel, " ", score.first_config), "probe.right.knob us=100");
+  EXPECT_LT(score.row_interval, 0.5);
+  EXPECT_GE(score.round_us, score.every_us) << "a round has the default twice";
   EXPECT_NEAR(score.every_us, 400 + (400 + 100 + 800 + 200) + 400, 900);
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + str("/probe.", cpu_device().arch(), ".csv")));
 }

@@ -41,8 +41,20 @@ struct TuneCommand {
   double share = 100;
   double time_limit_s = 20, min_gain = 2, prune = 8;
   int score = 0;
-  double judge_gflop = 0.5;
+  double judge_gflop = 0.25;
 };
+
+/// For options that take numbers. CLI::Range lets NaN through.
+CLI::Validator number_from(double low, double high) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        return !text.empty() && *end == 0 && value >= low && value <= high ? std::string()
+                                                                           : fmt::format("expected {} to {}; got {}", low, high, text);
+      },
+      fmt::format("{} to {}", low, high));
+}
 
 const Device& device_of(const std::string& text) {
   if (text == "cpu") return cpu_device();
@@ -216,7 +228,12 @@ int run(const TuneCommand& command, const Common& common) {
   } else {
     for (const auto& problem : problems) {
       report.begin(problem);
-      report.end(tuner.tune(problem));
+      try {
+        report.end(tuner.tune(problem));
+      } catch (const Error&) {  // a full disk: what has been found is said
+        report.print(command.json, options.folder);
+        throw;
+      }
     }
   }
   report.print(command.json, options.folder);
@@ -247,6 +264,7 @@ int merge(const TuneCommand& command) {
   require(!groups.empty(), "tune merge: there are no tuned files in what was named");
   all_ops();
   auto list = ordered_json::array();
+  bool failed = false;  // nothing of an operator could be read
   for (auto& [name, files] : groups) {
     find_op(name.first);
     // What is in --out already takes part: a faster row there stays.
@@ -256,6 +274,10 @@ int merge(const TuneCommand& command) {
     std::ranges::sort(files);
     const tune::Merged merged = tune::merge_tuned(files, name.first, name.second);
     for (const TunedProblem& p : merged.problems) fmt::print(stderr, "eitri: tune merge: skipped: {}: {}\n", p.origin, p.text);
+    if (merged.rows.empty() && !merged.problems.empty()) {
+      failed = true;
+      continue;
+    }
     tune::write_tuned(command.out, name.first, name.second, merged.rows);
     list.push_back({{"op", name.first},
                     {"arch", name.second},
@@ -267,7 +289,7 @@ int merge(const TuneCommand& command) {
                  merged.rows.size(), files.size(), merged.problems_merged);
   }
   if (command.json) fmt::print("{}\n", list.dump(1));
-  return kOk;
+  return failed ? kFailed : kOk;
 }
 
 int regret(const TuneCommand& command) {
@@ -306,16 +328,15 @@ void add_run_options(CLI::App& app, const std::shared_ptr<TuneCommand>& c) {
   app.add_option("--budget", c->budget, "Time for the whole run: 90s, 15m, 2h")->type_name("TIME");
   app.add_option("--shard", c->shard, "Part i of n of the problems, into a folder of its own")->type_name("I/N");
   app.add_option("--time-limit", c->time_limit_s, "Seconds for one check or sample of a candidate (default 20)")
-      ->check(CLI::Range(0.1, 3600.0));
-  app.add_option("--min-gain", c->min_gain, "Percent that a candidate must save over the default (default 2)")
-      ->check(CLI::Range(0.0, 90.0));
+      ->check(number_from(0.1, 3600));
+  app.add_option("--min-gain", c->min_gain, "Percent that a candidate must save over the default (default 2)")->check(number_from(0, 90));
   app.add_option("--prune", c->prune, "Leave out kernels that the cost model expects to be this many times slower (default 8; 0: none)")
       ->check([](const std::string& text) {
         const double times = std::strtod(text.c_str(), nullptr);
         return times == 0 || (times >= 1 && times <= 1e9) ? std::string() : "expected 0, or 1 and more; got " + text;
       });
-  app.add_option("--judge-gflop", c->judge_gflop, "Problems with more work are judged with fewer rows (default 0.5)")
-      ->check(CLI::Range(0.001, 1e6));
+  app.add_option("--judge-gflop", c->judge_gflop, "Problems with more work are judged with fewer rows (default 0.25)")
+      ->check(number_from(0.001, 1e6));
   app.add_option(
          "--score", c->score,
          "Tune nothing: time every config of every kernel in this many rounds, and compare the tuned row and the default with the best")
@@ -336,7 +357,7 @@ void add_tune(CLI::App& app, Action& action) {
   tune->add_option("--from-record", c->record, "Problems of a folder or file that EITRI_RECORD made")->type_name("PATH");
   tune->add_flag("--follow", c->follow, "Goes on with what is recorded meanwhile, until the budget is used up");
   tune->add_option("--share", c->share, "With --follow: percent of the time that is spent on tuning (default 100)")
-      ->check(CLI::Range(1.0, 100.0));
+      ->check(number_from(1, 100));
   tune->add_flag("--beside", c->beside, "With --follow: for EITRI_TUNE=online; at the lowest priority, until the standard input ends");
   tune->add_flag("--attached", c->attached)->group("");
   tune->add_flag("--all-stale", c->all_stale, "Problems of rows whose kernel has changed since");

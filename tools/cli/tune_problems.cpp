@@ -65,6 +65,7 @@ std::string field_of_column(const std::string& op, const std::string& column, co
 }  // namespace
 
 tune::TuneProblem problem_from_text(const std::string& op, const std::string& text, const Device& device) {
+  require(!text.empty(), "--problem is ''; expected KEY=VALUE,...");
   find_op(op).explain(text, device);  // refuses what cannot be, with the reason
   std::string key;
   for_each_op([&]<Operator Op>() {
@@ -94,7 +95,11 @@ Problems problems_from_csv(const std::string& op, const std::string& path, const
   }
   std::string names;
   for (const TunedField& field : fields) names += str(names.empty() ? "" : ", ", field.name);
-  require(known > 0, path, ": the first line is '", line, "'; expected a header with some of ", names);
+  // A file of another kind must not steer the terminal.
+  std::string shown = line.substr(0, 80);
+  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
+  require(known > 0, path, ": the first line is '", shown, line.size() > shown.size() ? "..." : "", "'; expected a header with some of ",
+          names);
   Problems out;
   for (int number = 2; std::getline(lines, line); ++number) {
     if (line.empty() || line == "\r" || line.starts_with('#')) continue;

@@ -56,17 +56,25 @@ ordered_json to_json(const Outcome& o) {
                         {"race", rounded(o.phases.race)},
                         {"confirm", rounded(o.phases.confirm)}}},
                       {"seconds", rounded(o.seconds)}};
+  auto every = ordered_json::array();
+  for (const auto& t : o.score.every)
+    every.push_back({{"kernel", t.kernel}, {"config", t.config}, {"us", rounded(t.us)}, {"guess_us", rounded(t.guess_us)}});
   if (o.status == TuneStatus::scored)
     out["score"] = {{"best_kernel", o.score.best_kernel},
                     {"best_config", o.score.best_config},
                     {"best_us", rounded(o.score.best_us)},
+                    {"first_kernel", o.score.first_kernel},
+                    {"first_config", o.score.first_config},
+                    {"first_us", rounded(o.score.first_us)},
                     {"row_us", rounded(o.score.row_us)},
                     {"default_us", rounded(o.score.default_us)},
-                    {"timed", o.score.timed},
+                    {"row_interval", rounded(o.score.row_interval)},
+                    {"default_interval", rounded(o.score.default_interval)},
+                    {"every", std::move(every)},
                     {"configs", o.score.configs},
                     {"every_us", rounded(o.score.every_us)},
                     {"every_config_us", rounded(o.score.every_config_us)},
-                    {"complete", o.score.complete}};
+                    {"round_us", rounded(o.score.round_us)}};
   return out;
 }
 
@@ -185,7 +193,7 @@ void TuneReport::print(bool json, const std::string& folder) const {
   for (const Outcome& o : outcomes_) {
     if (o.status == TuneStatus::scored)
       fmt::print("{} {}: row {:.1f} %, default {:.1f} % over the best of {}: {} {}\n", o.problem.op, o.problem.problem,
-                 100 * (o.score.row_us / o.score.best_us - 1), 100 * (o.score.default_us / o.score.best_us - 1), o.score.timed,
+                 100 * (o.score.row_us / o.score.best_us - 1), 100 * (o.score.default_us / o.score.best_us - 1), o.score.every.size(),
                  o.score.best_kernel, o.score.best_config);
     if (!o.why.empty() && o.status != TuneStatus::known)
       fmt::print("{} {}: {}: {}\n", o.problem.op, o.problem.problem, to_string(o.status), o.why);

@@ -1,0 +1,86 @@
+// What a candidate's outputs are compared with: the reference's values, or those of a candidate that is right.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/threads.h"
+#include "base/numeric.h"
+#include "tune/bench_call.h"
+
+namespace eitri::tune {
+
+/// Of each output, gaps included.
+using OutputBits = std::vector<std::vector<std::byte>>;
+template <Operator Op> OutputBits bits_of(const typename Op::Args& args) {
+  OutputBits out;
+  for (const Output& o : Op::outputs(args)) {
+    const auto* first = static_cast<const std::byte*>(o.view.data);
+    out.emplace_back(first, first + span_bytes(o.view));
+  }
+  return out;
+}
+inline bool has_open(const Expected& expected) { return std::find(expected.any.begin(), expected.any.end(), true) != expected.any.end(); }
+
+/// "" or what is wrong; `error`: raised to the largest error over the allowed one.
+inline std::string judged(const Output& output, const Expected& expected, const Tolerance& tolerance, double& error) {
+  const Verdict verdict = judge(output.view, expected, tolerance, output.name);
+  error = std::max(error, verdict.max_error_ratio);
+  return verdict.ok ? std::string() : str(verdict.first, " (", verdict.wrong, " wrong elements)");
+}
+
+/// What a candidate gave that was right, as far as it was judged.
+struct RightResult {
+  OutputBits bits = {};  // none: nothing yet
+  std::string name = {};
+  std::vector<Tolerance> tolerance = {};
+};
+
+/// The first element that is NaN, or farther from the first right candidate's than both may be from the truth. The sums behind elements that
+/// nobody judged are taken to be at most 4 times the largest of the judged ones: rows of the same random data.
+inline std::string first_other(const Output& output, size_t index, const Expected& rows, const Tolerance& tolerance,
+                               const RightResult& right_result) {
+  const View& view = output.view;
+  if (!right_result.bits.empty() && std::memcmp(view.data, right_result.bits[index].data(), right_result.bits[index].size()) == 0)
+    return {};
+  constexpr size_t kEnough = 8;  // judged elements, to know how large sums are
+  if (right_result.bits.empty() || rows.bound.size() < kEnough || !is_float(view.dtype)) return first_nan(output);
+  const double bound = 4 * *std::max_element(rows.bound.begin(), rows.bound.end());
+  const Tolerance& other = right_result.tolerance[index];
+  const double fixed = tolerance.absolute + other.absolute + (tolerance.bound_eps + other.bound_eps) * bound;
+  const double relative = tolerance.relative + other.relative;
+  const std::byte* const right = right_result.bits[index].data();
+  const int64_t size = view.size();  // outputs without gaps
+  std::atomic<int64_t> first = size;
+  const auto compare = [&](auto value_at) {
+    parallel(size < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
+      const Span mine = split(size, thread, threads, 64);
+      for (int64_t e = mine.begin; e < mine.end && e < first.load(std::memory_order_relaxed); ++e) {
+        const double got = value_at(view.data, e), want = value_at(right, e);
+        if (got == want || std::fabs(got - want) <= fixed + relative * std::max(std::fabs(got), std::fabs(want))) continue;
+        for (int64_t known = first; e < known && !first.compare_exchange_weak(known, e);) {
+        }
+      }
+    });
+  };
+  if (view.dtype == DType::bf16) {  // most outputs are; a dtype that is looked at for each of millions takes longer than the candidate
+    compare([](const void* data, int64_t e) {
+      uint16_t code;
+      std::memcpy(&code, static_cast<const char*>(data) + 2 * e, sizeof code);
+      return double{decode_bf16(code)};
+    });
+  } else {
+    compare([&](const void* data, int64_t e) { return load_at(data, view.dtype, e); });
+  }
+  if (first == size) return {};
+  const int64_t length = view.shape[view.rank - 1];
+  const double got = load_at(view.data, view.dtype, first);
+  return str("at the whole problem: ", output.name, " row ", first / length, " column ", first % length, " is ",
+             std::isnan(got) ? "NaN" : str(got), "; ", load_at(right, view.dtype, first), " by ", right_result.name);
+}
+
+}  // namespace eitri::tune
