@@ -119,6 +119,8 @@ def main():
     parser.add_argument("--budget-ms", default="200", help="time for each side of a case (default 200)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="tune_*: no problem is begun later; each operator has its part")
     parser.add_argument("--subset", type=int, help="tune_*: so many problems of each operator")
+    parser.add_argument("--shard", default="1/1", help="tune_*: part i/n of the problems")
+    parser.add_argument("--known", action="append", default=[], help="tune_*: a result of an earlier run or another shard, whose problems are taken over; may be repeated")
     parser.add_argument("--commit", help="where there is no git folder: the commit of the sources")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
@@ -147,7 +149,16 @@ def main():
 
     for suite in options.suite or CPU_SUITES:
         if suite in tune_suite.DEVICE:
-            runs = tune_suite.run(suite, str(pathlib.Path(options.eitri).resolve()), options.threads, options.seconds, options.subset)
+            def save(runs):
+                pathlib.Path(options.out).write_text(json.dumps(result | {"runs": result["runs"] + runs}, indent=1) + "\n")
+
+            known = [json.loads(pathlib.Path(path).read_text()) for path in options.known]
+            runs = tune_suite.run(suite, str(pathlib.Path(options.eitri).resolve()), options.threads, options.seconds, options.subset,
+                                  tuple(map(int, options.shard.split("/"))), known, save)
+            for other in known:
+                if other["commit"] != result["commit"]:
+                    raise SystemExit(f"a known result is of commit {other['commit']}; expected {result['commit']}")
+                result |= {key: value for key, value in other.items() if key != "runs" and value}  # where it was measured
             result["runs"] += runs
             save()
             print(tune_suite.table(runs))
