@@ -34,7 +34,7 @@ def problems(texts):
 
 
 CPU_SUITES = ("coded", "gemm", "levels", "moe", "moe_coded")
-CPU_MORE = ("coded_few", "gemm_few", "moe_one", "moe_rows")  # parts of those, for decoding; other ways to look at them
+CPU_MORE = ("coded_few", "gemm_few", "gemm_goals", "moe_one", "moe_rows")  # parts of those, for decoding and goals; other ways to look at them
 CODES = ("f8e4m3:per_128x128", "f8e4m3:per_1x32", "i8:per_token", "i4:per_1x32", "i4:per_1x128", "f4e2m1:per_1x32", "f4e2m1:per_1x16")
 SUITES = {
     "gpu": [["bench", "rmsnorm"] + problems([r + q for r in GPU_ROWS for q in [""] + GPU_QUANTISED]),
@@ -53,6 +53,10 @@ SUITES = {
     "coded_few": [["gemm", "bench", "--weights", w, "--n", "4096", "--k", "4096", "--cold", "--m", "1,4,8,16"] for w in CODES],
     "gemm_few": [["gemm", "bench", "--dtype", d, "--vs", "library", *how, "--m", "1,4,16"] for d in ("bf16", "i8")
                  for how in (["--cold", "--n", "4096,14336", "--k", "4096"], ["--n", "768,2048,4096", "--k", "2048,4096"])],
+    "gemm_goals": [["gemm", "bench", "--dtype", d, "--vs", "library", *how] for d in ("bf16", "i8")
+                   for how in (["--cold", "--n", "4096,768", "--k", "4096,2048", "--m", "4,16,32,64"], ["--m", "1,16,32,64,256,1024"])]
+                  + [["gemm", "bench", "--weights", w, "--n", "4096", "--k", "4096", *how]
+                     for w in CODES for how in (["--cold", "--m", "1,4,8,16"], ["--vs", "plain", "--m", "256,1024"])],
     "moe": [["moe", "bench", "--quant", q, "--tokens", "1,16,64,256,1024,4096", "--vs", "library"] for q in ("none", "int8")],
     # Around the crossover of the decode rows and the sorted recipe, and shares of a block as ranks of an expert-parallel group hold them.
     "moe_rows": [["moe", "bench", *how, "--vs", "rows"] for how in

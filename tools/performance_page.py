@@ -9,6 +9,8 @@ import math
 import pathlib
 import sys
 
+import gemm_goals
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Measured
 
@@ -184,7 +186,7 @@ def file_lines(path):
 
 
 def page(root):
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION, *gemm_goals.section(root / "bench/results")]
     for path in sorted((root / "bench/results").glob("*.json")):
         lines += file_lines(path)
     return "\n".join(lines).rstrip() + "\n"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -16,6 +17,7 @@
 #include "cli/codes.h"
 #include "cli/measure.h"
 #include "ops/gemm/library.h"
+#include "ops/gemm/pack.h"
 #include "ops/ops.h"
 
 namespace eitri::cli {
@@ -112,74 +114,105 @@ std::vector<View> packed_ring(const PackArgs& args, size_t count, Arena& arena) 
   return out;
 }
 
-/// Random codes and scales of [n, k], packed; scales of rows, tensors and all blocks go into args.
-std::vector<View> packed_codes(const Coding& coding, int64_t n, int64_t k, size_t count, GemmArgs& args, Arena& arena) {
-  Arena plain;
-  const CodedWeight weight = random_codes(coding, 0, n, k, plain, arena);
-  args.b_scale = weight.scale;
-  args.b_global_scale = weight.global_scale;
+/// Weights that the cases of one n and k share: making a ring of them takes longer than most cases.
+struct Weights {
+  int64_t n = 0, k = 0;
+  Arena arena;
+  View plain;              // [n, k]; with codes only to compare with
+  std::vector<View> ring;  // packed, what is measured
+  std::vector<View> wide;  // with codes: `plain`, packed
+  GemmArgs scales;         // of codes: those of rows, tensors and all blocks
+};
+using WeightsPtr = std::unique_ptr<Weights>;
+
+size_t ring_copies(const BenchOptions& options, size_t bytes) { return options.cold ? (cold_bytes() + bytes - 1) / bytes : 1; }
+
+/// Random codes and scales of [n, k], packed.
+WeightsPtr coded_weights(const BenchOptions& options, const Coding& coding, int64_t n, int64_t k, DType dtype) {
+  const auto bytes = static_cast<size_t>(bytes_for(coding.dtype, n * k)), plain_bytes = static_cast<size_t>(bytes_for(dtype, n * k));
+  const bool compare = !options.vs.empty();
+  const size_t copies = ring_copies(options, bytes), plain_copies = ring_copies(options, plain_bytes);
+  require_memory(bytes * copies * 3 / 2 + (compare ? plain_bytes * (plain_copies + 1) : 0), fmt::format("n={},k={}", n, k), "");
+  auto out = std::make_unique<Weights>();
+  out->n = n, out->k = k;
+  Arena unpacked;
+  const CodedWeight weight = random_codes(coding, 0, n, k, unpacked, out->arena);
+  out->scales.b_scale = weight.scale;
+  out->scales.b_global_scale = weight.global_scale;
   const PackArgs pack{.weights = weight.codes, .quant = is_block(coding.quant) ? coding.quant : Quant::none, .scale = weight.block_scale};
-  return packed_ring(pack, count, arena);
+  out->ring = packed_ring(pack, copies, out->arena);
+  if (compare) {
+    out->plain = unpacked.make(dtype, {n, k});
+    fill(out->plain, 2);
+    out->wide = packed_ring({.weights = out->plain}, plain_copies, out->arena);
+    out->plain = {};
+  }
+  return out;
+}
+/// Random weights of `dtype`, packed.
+WeightsPtr plain_weights(const BenchOptions& options, int64_t n, int64_t k, DType dtype) {
+  const auto bytes = static_cast<size_t>(bytes_for(dtype, n * k));
+  const size_t sides = options.vs.empty() ? 1 : 2;
+  const size_t copies =
+      options.cold ? std::clamp<size_t>(available_memory() / 10 * 7 / (bytes * sides), 1, ring_copies(options, bytes)) : 1;
+  require_memory(bytes * (sides * copies + 1), fmt::format("n={},k={}", n, k), "");
+  auto out = std::make_unique<Weights>();
+  out->n = n, out->k = k;
+  out->plain = out->arena.make(dtype, {n, k});
+  fill(out->plain, 2);
+  out->ring = packed_ring({.weights = out->plain}, copies, out->arena);
+  return out;
+}
+
+std::function<void(int64_t)> caller(GemmArgs args, std::vector<View> ring) {
+  return [args, ring = std::move(ring)](int64_t i) mutable {
+    args.b = ring[static_cast<size_t>(i) % ring.size()];
+    gemm(args);
+  };
+}
+
+/// Completes a row: times the sides, the first of which multiplies with `ring`, and in turn with them what the machine allows.
+BenchRow measured(std::vector<Side> sides, const std::vector<View>& ring, double budget_ms, BenchRow row) {
+  Step step = traced([&] { sides[0].call(0); });
+  std::optional<Side> limit = limit_side(step, ring, static_cast<size_t>(packed_header(ring[0], Gemm::name, "b").matrix_bytes));
+  if (limit) sides.push_back(std::move(*limit));
+  alternate(sides, budget_ms);
+  row.kernel = step.kernel;
+  row.us = step.us = median(sides[0].us);
+  if (!row.vs.empty()) row.vs_us = median(sides[1].us);
+  row.limit_fraction = limit ? median(sides.back().us) / row.us : limit_fraction(step, cpu_device());
+  return row;
 }
 
 /// Medians of weights of few bits, against the same product with plain ones of `dtype` when asked (--vs NAME: that row).
-void bench_codes(const BenchOptions& options, const Coding& coding, const Shape& shape, DType dtype, BenchReport& report) {
-  const auto [m, n, k] = shape;
+void bench_codes(const BenchOptions& options, const Coding& coding, int64_t m, const Weights& weights, DType dtype, BenchReport& report) {
+  const auto [n, k] = std::pair(weights.n, weights.k);
   Arena arena;
-  GemmArgs args;
-  args.a = arena.make(dtype, {m, k});
-  args.c = arena.make(dtype, {m, n});
+  GemmArgs args = weights.scales, wide;
+  args.a = wide.a = arena.make(dtype, {m, k});
+  args.c = wide.c = arena.make(dtype, {m, n});
   fill(args.a, 1);
-  const auto bytes = static_cast<size_t>(bytes_for(coding.dtype, n * k)), plain_bytes = static_cast<size_t>(bytes_for(dtype, n * k));
-  const bool compare = !options.vs.empty();
-  const size_t copies = options.cold ? (cold_bytes() + bytes - 1) / bytes : 1,
-               plain_copies = options.cold ? (cold_bytes() + plain_bytes - 1) / plain_bytes : 1;
-  require_memory(bytes * copies * 3 / 2 + (compare ? plain_bytes * (plain_copies + 1) : 0), fmt::format("m={},n={},k={}", m, n, k), "");
-  const std::vector<View> ring = packed_codes(coding, n, k, copies, args, arena);
-  std::vector<Side> sides;
-  sides.push_back({.call = [args, ring](int64_t i) mutable {
-    args.b = ring[static_cast<size_t>(i) % ring.size()];
-    gemm(args);
-  }});
-  Arena plain;
+  std::vector<Side> sides = {{.call = caller(args, weights.ring)}};
   std::optional<ForceScope> force;
-  if (compare) {
-    const View b = plain.make(dtype, {n, k});
-    fill(b, 2);
-    GemmArgs wide{.a = args.a, .b = {}, .c = args.c};
-    Side side{.call = [wide, wide_ring = packed_ring({.weights = b, .format = PackFormat::panel32, .m_hint = m}, plain_copies, arena)](
-                          int64_t i) mutable {
-      wide.b = wide_ring[static_cast<size_t>(i) % wide_ring.size()];
-      gemm(wide);
-    }};
+  if (!options.vs.empty()) {
+    Side side{.call = caller(wide, weights.wide)};
     if (options.vs != "plain") {
       side.enter = [&] { force.emplace(Gemm::name, options.vs); };
       side.leave = [&] { force.reset(); };
     }
     sides.push_back(std::move(side));
   }
-  Step step = traced([&] { sides[0].call(0); });
-  alternate(sides, options.budget_ms);
-  step.us = median(sides[0].us);
-  report.add({.op = Gemm::name,
-              .name = fmt::format("m={},n={},k={},a={},c={},b_quant={},b={}", m, n, k, to_string(dtype), to_string(dtype),
-                                  enum_names(coding.quant)[static_cast<size_t>(coding.quant)], to_string(coding.dtype)),
-              .kernel = step.kernel,
-              .us = step.us,
-              .vs = options.vs,
-              .vs_us = compare ? median(sides[1].us) : 0,
-              .limit_fraction = limit_fraction(step, cpu_device())});
+  report.add(measured(std::move(sides), weights.ring, options.budget_ms,
+                      {.op = Gemm::name,
+                       .name = fmt::format("m={},n={},k={},a={},c={},b_quant={},b={}", m, n, k, to_string(dtype), to_string(dtype),
+                                           enum_names(coding.quant)[static_cast<size_t>(coding.quant)], to_string(coding.dtype)),
+                       .kernel = {},
+                       .vs = options.vs}));
 }
 
-void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, BenchReport& report) {
-  const auto [m, n, k] = shape;
+void bench_plain(const BenchOptions& options, int64_t m, const Weights& weights, DType dtype, BenchReport& report) {
+  const auto [n, k] = std::pair(weights.n, weights.k);
   Arena arena;
-  const auto bytes = static_cast<size_t>(bytes_for(dtype, n * k));
-  const size_t sides_count = options.vs.empty() ? 1 : 2;
-  size_t copies = 1;
-  if (options.cold) copies = std::clamp<size_t>(available_memory() / 10 * 7 / (bytes * sides_count), 1, (cold_bytes() + bytes - 1) / bytes);
-  require_memory(bytes * (sides_count * copies + 1) + static_cast<size_t>(4 * m * (n + k)), fmt::format("m={},n={},k={}", m, n, k), "");
-
   const DType out_type = dtype == DType::i8 ? DType::bf16 : dtype;
   GemmArgs args;
   args.a = arena.make(dtype, {m, k});
@@ -191,38 +224,21 @@ void bench_shape(const BenchOptions& options, const Shape& shape, DType dtype, B
     std::fill_n(static_cast<float*>(args.a_scale.data), m, 0.01f);
     std::fill_n(static_cast<float*>(args.b_scale.data), n, 0.01f);
   }
-  Arena plain;
-  const View b = plain.make(dtype, {n, k});
-  fill(b, 2);
-
-  const auto caller = [args](std::vector<View> ring) {
-    return [args, ring = std::move(ring)](int64_t i) mutable {
-      args.b = ring[static_cast<size_t>(i) % ring.size()];
-      gemm(args);
-    };
-  };
-  std::vector<Side> sides;
-  sides.push_back({.call = caller(packed_ring({.weights = b, .format = PackFormat::panel32, .m_hint = m}, copies, arena))});
+  std::vector<Side> sides = {{.call = caller(args, weights.ring)}};
   std::optional<ForceScope> force;
   const std::string library_kernel = kernel_of_family(Gemm::name, Family::library);
   const std::string other = options.vs == "library" ? library_kernel : options.vs;
-  if (!options.vs.empty()) {
+  if (!other.empty()) {
     const PackFormat format = other == library_kernel ? PackFormat::onednn : PackFormat::panel32;
-    Side side{.call = caller(packed_ring({.weights = b, .format = format, .m_hint = m}, copies, arena))};
+    Side side{.call = caller(args, packed_ring({.weights = weights.plain, .format = format, .m_hint = m}, weights.ring.size(), arena))};
     side.enter = [&] { force.emplace(Gemm::name, other); };
     side.leave = [&] { force.reset(); };
     sides.push_back(std::move(side));
   }
-  Step step = traced([&] { sides[0].call(0); });
-  alternate(sides, options.budget_ms);
-  step.us = median(sides[0].us);
-  report.add({.op = Gemm::name,
-              .name = fmt::format("m={},n={},k={},a={},c={}", m, n, k, to_string(dtype), to_string(out_type)),
-              .kernel = step.kernel,
-              .us = step.us,
-              .vs = other,
-              .vs_us = sides.size() > 1 ? median(sides[1].us) : 0,
-              .limit_fraction = limit_fraction(step, cpu_device())});
+  report.add(measured(
+      std::move(sides), weights.ring, options.budget_ms,
+      {.op = Gemm::name, .name = fmt::format("m={},n={},k={},a={},c={}", m, n, k, to_string(dtype), to_string(out_type)), .kernel = {},
+                       .vs = other}));
 }
 
 int run(const BenchOptions& options) {
@@ -248,10 +264,15 @@ int run(const BenchOptions& options) {
   const DType dtype = dtype_from(options.dtype).value_or(DType::none);
   use_profile();
   BenchReport report(options.json);
-  for (const Shape& shape : shapes) {
-    const Progress progress(fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
-    if (coded) bench_codes(options, coding, shape, dtype, report);
-    else bench_shape(options, shape, dtype, report);
+  WeightsPtr weights;
+  for (const auto& [m, n, k] : shapes) {
+    const Progress progress(fmt::format("m={} n={} k={}", m, n, k));
+    if (weights == nullptr || weights->n != n || weights->k != k) {
+      weights.reset();  // before there are others
+      weights = coded ? coded_weights(options, coding, n, k, dtype) : plain_weights(options, n, k, dtype);
+    }
+    if (coded) bench_codes(options, coding, m, *weights, dtype, report);
+    else bench_plain(options, m, *weights, dtype, report);
   }
   report.finish();
   return kOk;

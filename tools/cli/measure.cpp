@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/limits.h"
 #include "backend/cpu/threads.h"
 
 namespace eitri::cli {
@@ -31,6 +32,24 @@ void CacheEvictor::evict() {
 }
 
 size_t cold_bytes() { return std::max(size_t{3} << 29, 4 * static_cast<size_t>(cpu_device().l3_bytes)); }
+
+std::optional<Side> limit_side(const Step& step, std::vector<View> ring, size_t bytes) {
+  const Device& device = cpu_device();
+  const double peak = device.peak(step.math);
+  if (peak <= 0 || step.bytes / device.profile.read_bytes > step.flops / peak) {
+    return Side{.call = [&device, bytes, ring = std::move(ring)](int64_t i) {
+      const auto* const data = static_cast<const std::byte*>(ring[static_cast<size_t>(i) % ring.size()].data);
+      parallel(max_threads(), [&](int part, int parts) {
+        const Span span = split(static_cast<int64_t>(bytes), part, parts, 4096);
+        read_once(device, data + span.begin, static_cast<size_t>(span.end - span.begin));
+      });
+    }};
+  }
+  if (!run_at_peak(device, step.math, 0)) return std::nullopt;
+  return Side{.call = [&device, step](int64_t) {
+    parallel(max_threads(), [&](int, int parts) { run_at_peak(device, step.math, step.flops / parts); });
+  }};
+}
 
 void alternate(std::vector<Side>& sides, double budget_ms) {
   constexpr int64_t kLeast = 5, kMost = 1000;

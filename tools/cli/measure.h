@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "backend/cpu/memory.h"
+#include "dispatch/trace.h"
+#include "eitri/eitri.hpp"
 
 namespace eitri::cli {
 
@@ -34,6 +37,10 @@ struct Side {
   std::function<void()> enter = [] {}, leave = [] {};  // around each round of this side, untimed
   std::vector<double> us = {};
 };
+
+/// What the machine allows at the moment, for the case that `step` is a call of: reading its weights (`ring`: copies of `bytes` bytes), or its
+/// operations from registers, whichever takes longer by the profile, on the calling team. Nothing: the level has no such loop.
+std::optional<Side> limit_side(const Step& step, std::vector<View> ring, size_t bytes);
 
 /// Times the sides in alternating rounds, so that a slow moment of the machine hits both, until each had about
 /// `budget_ms`, but at least 5 and at most 1000 calls. A round starts with an untimed call.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/limits.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/probe.h"
 #include "backend/cpu/threads.h"
@@ -99,12 +100,45 @@ std::string file_for(const Device& device, int threads) {
   return folder + "/profile/" + name;
 }
 
+/// The loop whose rate is device.peak(math); null: none.
+double (*peak_loop(const Device& device, DType math))(int64_t) {
+#if EITRI_X86
+  if (device.isa == Isa::x86_avx2) return math == DType::i8 ? probe::i8_avx2 : probe::fma_avx2;
+  if (device.isa != Isa::portable) {
+    if (math == DType::i8) return device.amx ? probe::i8_amx : probe::i8_avx512;
+    if (math != DType::bf16) return probe::fma_avx512;
+    // AVX512-BF16 has half the rate of f32 on some machines.
+    return device.amx ? probe::bf16_amx : device.peak(math) > device.peak(DType::f32) ? probe::bf16_avx512bf16 : probe::fma_avx512;
+  }
+#endif
+  return math == DType::i8 ? nullptr : probe::fma_portable;
+}
+ReadFn read_loop(const Device& device) {
+#if EITRI_X86
+  if (device.isa != Isa::portable && device.isa != Isa::x86_avx2) return probe::read_avx512;
+#endif
+  return probe::read_portable;
+}
+
 }  // namespace
+
+bool run_at_peak(const Device& device, DType math, double ops) {
+  const auto loop = peak_loop(device, math);
+  if (loop == nullptr) return false;
+  const double of_round = loop(1);
+  if (ops > of_round) loop(static_cast<int64_t>(ops / of_round));
+  return true;
+}
+
+void read_once(const Device& device, const std::byte* data, size_t bytes) {
+  volatile uint64_t sink = read_loop(device)(data, bytes / 512 * 512);
+  (void)sink;
+}
 
 Profile measure_profile(const Device& device, int threads) {
   Profile p{.threads = threads, .measured = true};
   double waited = 1;  // wall time over CPU time, the worst window
-  ReadFn read = probe::read_portable;
+  const ReadFn read = read_loop(device);
   switch (device.isa) {
     case Isa::portable:
       p.f32_flops = peak_rate(threads, waited, probe::fma_portable);
@@ -118,7 +152,6 @@ Profile measure_profile(const Device& device, int threads) {
     case Isa::x86_avx512:
     case Isa::x86_amx_emulated:
     case Isa::x86_amx:
-      read = probe::read_avx512;
       p.f32_flops = p.bf16_flops = peak_rate(threads, waited, probe::fma_avx512);
       if (device.avx512_bf16) p.bf16_flops = std::max(p.bf16_flops, peak_rate(threads, waited, probe::bf16_avx512bf16));
       p.i8_ops = peak_rate(threads, waited, probe::i8_avx512);
