@@ -25,21 +25,88 @@ template <bool kRounds> EITRI_INLINE __m512i scaled_pairs(__m512i pairs, __m512 
 /// What becomes of a kind of panels: the codes alone, or times their scales.
 template <class Kind, bool kWithScales> struct Tiles : Kind { static constexpr bool kScaled = kWithScales; };
 
+/// Ordinary numbers of f8e4m3, neither zero nor NaN, as pairs have this bit set, which no exact one needs.
+constexpr int kF8Mark = 1;
+constexpr F8Bytes marked_bytes_of_f8() {
+  F8Bytes t = bytes_of_f8();
+  for (int i = 1; i < 127; ++i) t.low[i] |= kF8Mark;
+  return t;
+}
+static constexpr F8Bytes kMarkedF8Bytes = marked_bytes_of_f8();
+
+/// What unpack_tile() decodes a kind with.
+template <class Kind> EITRI_INLINE Codes<Kind::kCode> decoder_of() {
+  Codes<Kind::kCode> decoder;
+  if constexpr (Kind::kCode == DType::f8e4m3 && Kind::kScaled && Kind::kScale == DType::f8e8m0)
+    for (int half = 0; half < 2; ++half) decoder.low[half] = _mm512_load_si512(kMarkedF8Bytes.low + half * 64);
+  return decoder;
+}
+
+/// By code of f4e2m1: 0x8000 for its sign, how far the exponent of code x scale lies below that of 4 x scale, and a mark: of 1, 2, 4 ...
+constexpr uint16_t kEvenMark = 2;
+/// ... or of 1.5, 3, 6, below 6 x scale. Zeros have none.
+constexpr uint16_t kOddMark = 1;
+constexpr WordTable steps_of_f4() {
+  WordTable t;
+  constexpr uint16_t kSteps[8] = {
+      0, 3 << 7 | kEvenMark, 2 << 7 | kEvenMark, 2 << 7 | kOddMark, 1 << 7 | kEvenMark, 1 << 7 | kOddMark, kEvenMark, kOddMark};
+  for (int i = 0; i < 32; ++i) t.word[i] = static_cast<uint16_t>(kSteps[i % 8] | (i % 16 >= 8 ? 0x8000 : 0));
+  return t;
+}
+static constexpr WordTable kF4Steps = steps_of_f4();
+
+/// f4e2m1 by f8e4m3, exactly, in words: 4 or 6 times the scale less some exponent.
+template <class Kind>
+EITRI_INLINE void unpack_nvfp4_tile(const std::byte* panel, int64_t step, int64_t tile, int64_t ahead, std::byte* to) {
+  const __m512i steps = _mm512_load_si512(kF4Steps.word);
+  __m512 scale[2];
+  scales_of<Kind>(panel, step, tile, scale);
+  __m512i even[2], odd[2];
+  __mmask32 some[2];  // of columns whose scale is not zero
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const auto pairs = [&](float factor, int mark) {
+      const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(scale[half], _mm512_set1_ps(factor)));
+      return _mm512_add_epi16(_mm512_or_si512(bits, _mm512_srli_epi32(bits, 16)), words_of(mark));
+    };
+    even[half] = pairs(4, kEvenMark);
+    odd[half] = pairs(6, kOddMark);
+    some[half] = _mm512_test_epi16_mask(odd[half], words_of(0x7f80));
+  }
+  for_each_line<Kind>(panel, step, tile, ahead, [&](int i, __m512i v) {
+    const int half = i / 2;
+    const auto put = [&](int j, __m512i nibbles) {
+      const __m512i below = _mm512_permutexvar_epi16(nibbles, steps);
+      const __mmask32 is_even = _mm512_mask_test_epi16_mask(some[half], below, words_of(kEvenMark));
+      const __mmask32 is_odd = _mm512_mask_test_epi16_mask(some[half], below, words_of(kOddMark));
+      const __m512i x = _mm512_maskz_sub_epi16(is_even, even[half], below);
+      _mm512_store_si512(to + (i * 4 + j) * 64, _mm512_mask_sub_epi16(x, is_odd, odd[half], below));
+    };
+    put(0, v);
+    put(1, _mm512_srli_epi16(v, 4));
+    put(2, _mm512_srli_epi16(v, 8));
+    put(3, _mm512_srli_epi16(v, 12));
+  });
+}
+
 template <class Kind>
 EITRI_INLINE void unpack_tile(const Codes<Kind::kCode>& decoder, const std::byte* panel, int64_t step, int64_t tile, int64_t ahead,
                               std::byte* to) {
   if constexpr (!Kind::kScaled) {
     decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) { _mm512_store_si512(to + row * 64, pairs); });
-  } else if constexpr (Kind::kCode == DType::f4e2m1 && Kind::kScale == DType::f8e8m0) {
-    // A power of two moves the exponents of all but zeros.
+  } else if constexpr (Kind::kScale == DType::f8e8m0) {
+    // A power of two moves the exponents of all but zeros and NaN. Marks of f8 go on the way.
+    constexpr int kMark = Kind::kCode == DType::f8e4m3 ? kF8Mark : 0;
     const auto* const at = reinterpret_cast<const __m128i*>(panel + coded_scale_offset(Kind::kPanel, step) + tile * 16);
     const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(at));
     const __m512i pair = _mm512_or_si512(code, _mm512_slli_epi32(code, 16));
-    const __m512i moved = _mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7);
+    const __m512i moved = _mm512_sub_epi16(_mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7), words_of(kMark));
     decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) {
-      const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(0x7fff));
+      const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(kMark != 0 ? kMark : 0x7fff));
       _mm512_store_si512(to + row * 64, _mm512_mask_add_epi16(pairs, some, pairs, moved));
     });
+  } else if constexpr (Kind::kCode == DType::f4e2m1 && Kind::kScale == DType::f8e4m3) {
+    unpack_nvfp4_tile<Kind>(panel, step, tile, ahead, to);
   } else {
     __m512 scale[2];
     scales_of<Kind>(panel, step, tile, scale);
@@ -85,7 +152,7 @@ static inline Codes<DType::f8e4m3> scaled_decoder(__m512 scale) {
 using UnpackFn = void (*)(const std::byte* panel, int64_t step, int64_t steps, int64_t ahead, std::byte* to);
 
 template <class Kind> static void unpack_steps(const std::byte* panel, int64_t step, int64_t steps, int64_t ahead, std::byte* to) {
-  const Codes<Kind::kCode> decoder;
+  const Codes<Kind::kCode> decoder = decoder_of<Kind>();
   for (const int64_t end = step + steps; step < end; ++step, to += 2 * kTileBytes) {
     unpack_tile<Kind>(decoder, panel, step, 0, ahead, to);
     unpack_tile<Kind>(decoder, panel, step, 1, ahead, to + kTileBytes);

@@ -30,6 +30,7 @@
 // where more rows, whose weights are scaled first, do not.
 // Tiles are stored every 8 k-steps at the least also where no sums leave: a tile store that comes later than 700 ns costs 1000 cycles.
 #include <cstring>
+#include <type_traits>
 
 #include "device/x86/amx.h"
 #include "device/x86/intrinsics.h"
@@ -50,9 +51,13 @@ constexpr int64_t kRowBytes = kPanelColumns * 4;  // of sums
 constexpr int64_t kSumsBytes = 16 * kRowBytes;    // of 16 rows
 constexpr int64_t kStepTiles = 2 * kTileBytes;    // a decoded k-step
 constexpr int64_t kRing = 4, kLead = 3;           // k-steps in the ring; decoded so many before they are used
-constexpr int64_t kDelay = 2, kGroups = 4;        // groups between leaving tiles and being added; slots for them
-constexpr int64_t kAhead = 8192;                  // bytes of codes between fetch and use
-constexpr int64_t kStoreSteps = 8;                // k-steps between tile stores where no sums leave
+#ifndef FEW_BATCH
+#define FEW_BATCH 2
+#endif
+constexpr int kBatch = FEW_BATCH;                             // groups added together
+constexpr int64_t kDelay = 2, kGroups = kBatch == 4 ? 8 : 4;  // groups between leaving tiles and being added; slots for them
+constexpr int64_t kAhead = 8192;                              // bytes of codes between fetch and use
+constexpr int64_t kStoreSteps = 8;                            // k-steps between tile stores where no sums leave
 
 /// Sums of a group of k, or of the groups in slots, that have left the tiles.
 struct Group {
@@ -60,6 +65,11 @@ struct Group {
   int64_t panel;
   bool last;  // of its panel
 };
+
+const std::byte* row_of(const PanelTask& task, int64_t row) {
+  const int64_t source = task.row_index != nullptr ? task.row_index[row] & task.row_mask : row;
+  return task.a + source * task.a_stride;
+}
 
 /// Row `row` of A in tiles of kSlots groups of 16 k: the k of a group in the rows of its slot, zeros in the others'.
 template <int64_t kSlots> void spread_row(const std::byte* row, int64_t bytes, int64_t steps, std::byte* to) {
@@ -72,12 +82,107 @@ template <int64_t kSlots> void spread_row(const std::byte* row, int64_t bytes, i
   }
 }
 
-/// kScalesSums: the sums of a group meet its scales, else the codes in the tiles. kSlots: groups of 16 k that share tiles; 1: none.
-template <class Kind, bool kScalesSums, int64_t kSlots = 1> void run(const PanelTask& task) {
+/// Rows of A as tiles of `rows` rows, k-step after k-step.
+void pack_rows(const PanelTask& task, int64_t steps, std::byte* to) {
+  for (int64_t r = 0; r < task.m; ++r) {
+    const std::byte* const row = row_of(task, r);
+    for (int64_t step = 0; step < steps; ++step)
+      _mm512_store_si512(to + (step * task.m + r) * kStepBytes, load_bytes(row + step * kStepBytes, task.k * 2 - step * kStepBytes));
+  }
+}
+
+/// Codes enter tiles with their block scales, or have none: two panels at a time, which share the tiles of A.
+template <class Kind> void run_pairs(const PanelTask& task) {
   constexpr PanelCodes kCodes = Kind::kPanel;
-  constexpr int64_t kLeaveSteps = !kScalesSums ? 0 : kSlots * kCodes.group / kDecodedSteps;  // 0: at the end of the panel
-  static_assert(!kScalesSums || kLeaveSteps > 0);
-  using Tiled = Tiles<Kind, Kind::kScaled && !kScalesSums>;
+  const Codes<Kind::kCode> decoder = decoder_of<Kind>();
+  const int64_t steps = (task.k + kDecodedSteps - 1) / kDecodedSteps;
+  const int64_t panel_stride = coded_panel_bytes(kCodes, task.k);
+  const int64_t a_step = task.m * kStepBytes;
+
+  std::byte* const ring = task.scratch;
+  std::byte* const sums = ring + kRing * kStepTiles;  // of two pairs in turn
+  std::byte* const nowhere = sums + 4 * kSumsBytes;
+  std::byte* const a_tiles = nowhere + kStepBytes;
+  pack_rows(task, steps, a_tiles);
+
+  // What is decoded next: a k-step of one panel, then of the other.
+  constexpr int64_t kStepsAhead = kAhead / (span_bytes(kCodes) / (kSpan / kDecodedSteps));
+  int64_t panel = task.panel_begin, step = 0, decoded = 0;
+  const auto decode = [&](int64_t tile) __attribute__((always_inline)) {
+    if (panel >= task.panel_end) return;
+    // Behind the end of a panel that of the next pair is fetched, nothing behind the end of the task.
+    int64_t ahead = kAhead;
+    if (step + kStepsAhead >= steps) ahead = panel + 2 < task.panel_end ? kAhead + panel_stride : 0;
+    unpack_tile<Kind>(decoder, task.b + panel * panel_stride, step, tile, ahead, ring + decoded % kRing * kStepTiles + tile * kTileBytes);
+  };
+  const auto advance = [&]() __attribute__((always_inline)) {
+    ++decoded;
+    const bool left = (panel - task.panel_begin) % 2 == 0;
+    if (left && panel + 1 < task.panel_end) {
+      ++panel;
+    } else if (++step < steps) {
+      if (!left) --panel;
+    } else {
+      step = 0;
+      ++panel;
+    }
+  };
+  for (; decoded < kLead; advance()) decode(0), decode(1);
+
+  tiles::configure(task.m);
+  tiles::zero<0>();
+  tiles::zero<1>();
+  tiles::zero<2>();
+  tiles::zero<3>();
+  const auto sums_of = [&](int64_t p) { return sums + (p - task.panel_begin) % 4 * kSumsBytes; };
+  const auto finish = [&](int64_t p) { finish_rows<Sums::f32>(task, p, sums_of(p), kRowBytes, 0, task.m); };
+  int64_t used = 0, finished = task.panel_begin;
+  for (int64_t p = task.panel_begin; p < task.panel_end; p += 2) {
+    const bool two = p + 1 < task.panel_end;
+    for (int64_t s = 0; s < steps; ++s) {
+      const std::byte* b = ring + used++ % kRing * kStepTiles;
+      tiles::load<4>(a_tiles + s * a_step, kStepBytes);
+      tiles::load<6>(b, kStepBytes);
+      tiles::dpbf16ps<0, 4, 6>();
+      decode(0);
+      tiles::load<7>(b + kTileBytes, kStepBytes);
+      tiles::dpbf16ps<1, 4, 7>();
+      decode(1);
+      advance();
+      if (two) {
+        b = ring + used++ % kRing * kStepTiles;
+        tiles::load<6>(b, kStepBytes);
+        tiles::dpbf16ps<2, 4, 6>();
+        decode(0);
+        tiles::load<7>(b + kTileBytes, kStepBytes);
+        tiles::dpbf16ps<3, 4, 7>();
+        decode(1);
+        advance();
+      }
+      if (s % (kStoreSteps / 2) == 0) tiles::store<4>(nowhere, 0);  // to one line
+    }
+    std::byte* const to = sums_of(p);
+    tiles::store<0>(to, kRowBytes);
+    tiles::zero<0>();
+    tiles::store<1>(to + 64, kRowBytes);
+    tiles::zero<1>();
+    tiles::store<2>(to + kSumsBytes, kRowBytes);
+    tiles::zero<2>();
+    tiles::store<3>(to + kSumsBytes + 64, kRowBytes);
+    tiles::zero<3>();
+    // Those of the pair before have long been stored.
+    for (; finished < p; ++finished) finish(finished);
+  }
+  tiles::release();
+  for (; finished < task.panel_end; ++finished) finish(finished);
+}
+
+/// The sums of a group of k meet its scales. kSlots: groups of 16 k that share tiles; 1: none.
+template <class Kind, int64_t kSlots = 1> void run_groups(const PanelTask& task) {
+  constexpr PanelCodes kCodes = Kind::kPanel;
+  constexpr int64_t kLeaveSteps = kSlots * kCodes.group / kDecodedSteps;
+  static_assert(kLeaveSteps > 0);
+  using Tiled = Tiles<Kind, false>;
   const Codes<Kind::kCode> decoder;
   const int64_t steps = (task.k + kDecodedSteps - 1) / kDecodedSteps, panels = task.panel_end - task.panel_begin;
   const int64_t panel_stride = coded_panel_bytes(kCodes, task.k);
@@ -89,48 +194,55 @@ template <class Kind, bool kScalesSums, int64_t kSlots = 1> void run(const Panel
   std::byte* const totals = group_sums + kGroups * kSumsBytes;
   std::byte* const a_tiles = totals + kSumsBytes;
   if constexpr (kSlots > 1) std::memset(a_tiles, 0, static_cast<size_t>(steps * a_step));
-  for (int64_t r = 0; r < task.m; ++r) {
-    const int64_t source = task.row_index != nullptr ? task.row_index[r] & task.row_mask : r;
-    const std::byte* const row = task.a + source * task.a_stride;
-    if constexpr (kSlots > 1) {
-      spread_row<kSlots>(row, task.k * 2, steps, a_tiles + r * kStepBytes);
-    } else {
-      for (int64_t step = 0; step < steps; ++step)
-        _mm512_store_si512(a_tiles + step * a_step + r * kStepBytes, load_bytes(row + step * kStepBytes, task.k * 2 - step * kStepBytes));
-    }
+  if constexpr (kSlots > 1) {
+    for (int64_t r = 0; r < task.m; ++r) spread_row<kSlots>(row_of(task, r), task.k * 2, steps, a_tiles + r * kStepBytes);
+  } else {
+    pack_rows(task, steps, a_tiles);
   }
   std::memset(totals, 0, static_cast<size_t>(task.m * kRowBytes));
 
   Group groups[kGroups] = {};
   int64_t stored = 0, added = 0;
-  const auto add_group = [&] {
-    const Group& group = groups[added % kGroups];
-    const std::byte* const sums = group_sums + added++ % kGroups * kSumsBytes;
-    if constexpr (!kScalesSums) {
-      finish_rows<Sums::f32>(task, group.panel, sums, kRowBytes, 0, task.m);
-      return;
-    }
-    __m512 scale[kSlots][2];
+  // Adds the next kCount groups, which are of one panel.
+  const auto add_groups = [&]<int kCount>(std::integral_constant<int, kCount>) __attribute__((always_inline)) {
+    constexpr int64_t kParts = kCount * kSlots;
+    const std::byte* sums[kCount];
+    __m512 scale[kParts][2];
+    const int64_t last = added + kCount - 1;
 #pragma GCC unroll 4
-    for (int64_t slot = 0; slot < kSlots; ++slot) {
-      const std::byte* const at = group.scales + slot * kPanelColumns * kCodes.scale_width();
-      scale[slot][0] = scales_at(kCodes.scale, at);
-      scale[slot][1] = scales_at(kCodes.scale, at + 16 * kCodes.scale_width());
+    for (int i = 0; i < kCount; ++i) {
+      const int64_t at_slot = (added + i) % kGroups;
+      sums[i] = group_sums + at_slot * kSumsBytes;
+      for (int64_t slot = 0; slot < kSlots; ++slot) {
+        const std::byte* const at = groups[at_slot].scales + slot * kPanelColumns * kCodes.scale_width();
+        scale[i * kSlots + slot][0] = scales_at(kCodes.scale, at);
+        scale[i * kSlots + slot][1] = scales_at(kCodes.scale, at + 16 * kCodes.scale_width());
+      }
     }
+    added += kCount;
     for (int64_t r = 0; r < task.m; ++r) {
 #pragma GCC unroll 2
       for (int tile = 0; tile < 2; ++tile) {
         const int64_t at = r * kRowBytes + tile * 64;
         __m512 total = _mm512_load_ps(totals + at);
-#pragma GCC unroll 4
-        for (int64_t slot = 0; slot < kSlots; ++slot)
-          total = _mm512_fmadd_ps(scale[slot][tile], _mm512_load_ps(sums + slot * (kSumsBytes / kSlots) + at), total);
+#pragma GCC unroll 8
+        for (int64_t part = 0; part < kParts; ++part)
+          total =
+              _mm512_fmadd_ps(scale[part][tile], _mm512_load_ps(sums[part / kSlots] + part % kSlots * (kSumsBytes / kSlots) + at), total);
         _mm512_store_ps(totals + at, total);
       }
     }
+    const Group& group = groups[last % kGroups];
     if (!group.last) return;
     finish_rows<Sums::f32>(task, group.panel, totals, kRowBytes, 0, task.m);
     std::memset(totals, 0, static_cast<size_t>(task.m * kRowBytes));
+  };
+  // Several at once: less traffic of totals.
+  const auto add_some = [&]() __attribute__((always_inline)) {
+    bool together = added + kBatch <= stored;
+    for (int64_t i = 0; i + 1 < kBatch; ++i) together &= !groups[(added + i) % kGroups].last;
+    if (together) add_groups(std::integral_constant<int, kBatch>());
+    else add_groups(std::integral_constant<int, 1>());
   };
 
   // The k-step that is decoded next.
@@ -165,36 +277,35 @@ template <class Kind, bool kScalesSums, int64_t kSlots = 1> void run(const Panel
       decode(1);
       advance();
       const bool last = s + 1 == steps;
-      if (last || (kScalesSums && (s + 1) % kLeaveSteps == 0)) {
+      if (last || (s + 1) % kLeaveSteps == 0) {
         std::byte* const sums = group_sums + stored % kGroups * kSumsBytes;
         tiles::store<0>(sums, kRowBytes);
         tiles::zero<0>();
         tiles::store<1>(sums + 64, kRowBytes);
         tiles::zero<1>();
-        const int64_t first = kScalesSums ? s - s % kLeaveSteps : 0;
-        groups[stored++ % kGroups] = {kScalesSums ? task.b + p * panel_stride + coded_scale_offset(kCodes, first) : nullptr, p, last};
-        if (stored > kDelay) add_group();
-      } else if (!kScalesSums && s % kStoreSteps == 0) {
-        tiles::store<4>(totals, 0);  // to one line, which nothing reads
+        groups[stored++ % kGroups] = {task.b + p * panel_stride + coded_scale_offset(kCodes, s - s % kLeaveSteps), p, last};
+        if (stored - added >= kDelay + kBatch) add_some();
       }
     }
   }
   tiles::release();
-  while (added < stored) add_group();
+  while (added < stored) add_some();
 }
 
 template <class Kind> void run_kind(const PanelTask& task) {
   if constexpr (Kind::kPanel.group == 16) {
-    if (task.m <= 4) return run<Kind, true, 4>(task);
-    if (task.m <= 8) return run<Kind, true, 2>(task);
-    run<Kind, false>(task);
-  } else {
-    // Of fp4 codes the scales cost less than the sums of more than a few rows.
+    if (task.m <= 4) return run_groups<Kind, 4>(task);
+    if (task.m <= 8) return run_groups<Kind, 2>(task);
+    run_pairs<Kind>(task);
+  } else if constexpr (Kind::kScale == DType::f32) {
+    run_groups<Kind>(task);
+  } else if constexpr (Kind::kCode == DType::f4e2m1) {
+    // The scales cost less than the sums of more than a few rows.
     constexpr int64_t kRowsOfSums = 8;
-    if constexpr (Kind::kCode == DType::f4e2m1) {
-      if (task.m > kRowsOfSums) return run<Kind, false>(task);
-    }
-    run<Kind, Kind::kScaled>(task);
+    if (task.m > kRowsOfSums) return run_pairs<Kind>(task);
+    run_groups<Kind>(task);
+  } else {
+    run_pairs<Kind>(task);
   }
 }
 
