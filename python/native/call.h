@@ -21,7 +21,8 @@ namespace eitri::python {
   fail(Code::invalid_argument, str(op, ": ", name, " is ", PyBytes_AsString(bytes.get()), "; expected ", wanted));
 }
 inline int64_t read_integer(PyObject* object, const char* op, const char* name) {
-  const int64_t value = PyLong_AsLongLong(object);
+  const Ref index(PyNumber_Index(object));  // Python 3.9 would read 1.5 as 1
+  const int64_t value = index ? PyLong_AsLongLong(index.get()) : -1;
   if (value == -1 && PyErr_Occurred() != nullptr) refuse_object(object, op, name, "a 64-bit integer");
   return value;
 }
