@@ -17,6 +17,18 @@ struct Largest {
   EITRI_INLINE float operator()(float a, float b) const { return max_number(a, b); }
 };
 
+/// Of magnitudes; NaN if one is.
+struct LargestOrNan {
+  static constexpr float kNeutral = 0.0f;
+  EITRI_INLINE float operator()(float a, float b) const { return max_or_nan(a, b); }
+};
+
+/// Of each half of a word.
+struct LargestHalves {
+  static constexpr uint32_t kNeutral = 0;
+  EITRI_INLINE uint32_t operator()(uint32_t a, uint32_t b) const { return max_halves(a, b); }
+};
+
 /// Over aligned groups of kLanes lanes, a power of two up to warp_size.
 template <int kLanes, class T, class Op> EITRI_INLINE T group_reduce(T x, Op op) {
   static_assert(kLanes >= 1 && kLanes <= warp_size && (kLanes & (kLanes - 1)) == 0);

@@ -44,11 +44,11 @@ template <Rows kRows> using Column = typename ColumnOf<kRows>::type;
 
 /// Blocks that are there when the kernel starts. They ask for their cache lines before wait_for_dependencies(): what comes from memory
 /// is then on its way while the kernel before this one ends.
-EITRI_INLINE bool is_early_block() { return block() < 2048; }
+EITRI_INLINE bool is_early_block(int64_t early = 2048) { return block() < early; }
 /// Asks for the cache lines of a row.
-template <int kThreads> EITRI_INLINE void prefetch_row(const void* row, int64_t bytes) {
+template <int kThreads> EITRI_INLINE void prefetch_row(const void* row, int64_t bytes, int me = thread()) {
   constexpr int kLine = 128;
-  EITRI_ROLL for (int64_t at = int64_t{thread()} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
+  EITRI_ROLL for (int64_t at = int64_t{me} * kLine; at < bytes; at += kThreads * kLine) prefetch(byte_at(row, at));
 }
 
 /// Elements [first, first + kWide) of a row of n, given where the first of them is.
@@ -100,13 +100,14 @@ EITRI_INLINE Raw<kType, kWide> load_raw(const void* row, Column<kRows> first, Co
 template <DType kType, int kThreads, int kWide = kWideOf<kType>> class ThreadChunks {
  public:
   static constexpr int kBytes = kWide * kBytesOf<kType>, kStep = kThreads * kBytes;  // of a chunk, and from chunk to chunk
-  EITRI_INLINE ThreadChunks(const void* data, int64_t stride) : at_(byte_at(data, block() * stride) + thread() * kBytes) {}
-  EITRI_INLINE void prefetch(int chunks, int64_t columns) const {
-    if (thread() % (128 / kBytes) != 0) return;  // as many share a line
-    EITRI_UNROLL for (int c = 0; c < chunks; ++c) if ((int64_t{c} * kThreads + thread()) * kWide < columns)
-        EITRI_SIMT::prefetch(at_ + c * kStep);
+  /// `me` is the thread's number among the kThreads of its row.
+  EITRI_INLINE ThreadChunks(const void* data, int64_t stride, int64_t row, int me) : at_(byte_at(data, row * stride) + me * kBytes) {}
+  EITRI_INLINE void prefetch(int chunks, int me, int64_t columns) const {
+    if (me % (128 / kBytes) != 0) return;  // as many share a line
+    EITRI_UNROLL for (int c = 0; c < chunks; ++c) if ((int64_t{c} * kThreads + me) * kWide < columns) EITRI_SIMT::prefetch(at_ + c * kStep);
   }
   EITRI_INLINE const unsigned char* operator[](int64_t chunk) const { return at_ + chunk * kStep; }
+  EITRI_INLINE void settle() { EITRI_SIMT::settle(at_); }
   EITRI_INLINE void next(int64_t bytes) { at_ += bytes; }
 
  private:
@@ -182,6 +183,17 @@ template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> pack(const floa
   return raw;
 }
 
+/// a + b, rounded to their type.
+template <DType kType, int kWide> EITRI_INLINE Raw<kType, kWide> added(const Raw<kType, kWide>& a, const Raw<kType, kWide>& b) {
+  Raw<kType, kWide> sum;
+  EITRI_UNROLL for (int i = 0; i < Raw<kType, kWide>::kBytes / 4; ++i) {
+    if constexpr (kType == DType::bf16) sum.w[i] = add2_bf16(a.w[i], b.w[i]);
+    else if constexpr (kType == DType::f16) sum.w[i] = add2_f16(a.w[i], b.w[i]);
+    else sum.w[i] = float_bits(bits_float(a.w[i]) + bits_float(b.w[i]));
+  }
+  return sum;
+}
+
 /// The largest magnitude that a quantised type stores.
 template <DType kType> constexpr EITRI_HD float largest_of() {
   return kType == DType::i8 ? kI8Max : kType == DType::f8e4m3 ? F8e4m3::max : F8e4m3fnuz::max;
@@ -200,6 +212,33 @@ template <DType kType> EITRI_INLINE Scale scale_of(float amax) {
   return amax == 0.0f ? Scale{0.0f, 0.0f} : Scale{scale, reciprocal(scale)};
 }
 
+/// What mx_scale_code adds to the bits of a magnitude, so that the exponent is rounded up by a carry out of the fraction.
+template <class Format> EITRI_INLINE uint32_t scale_carries(ScaleRounding rounding) {
+  constexpr uint32_t kMaxFraction = float_bits(Format::max) & 0x7fffffu;
+  return rounding == ScaleRounding::up     ? 0x7fffffu - kMaxFraction
+         : rounding == ScaleRounding::even ? 1u << (22 - Format::mantissa_bits)
+                                           : 0u;
+}
+/// mx_scale_code of a finite magnitude: at most 253.
+template <class Format> EITRI_INLINE uint32_t code_of_scale(float amax, uint32_t carries) {
+  const int code = static_cast<int>((float_bits(amax) + carries) >> 23) - Format::max_exponent;
+  return static_cast<uint32_t>(code < 0 ? 0 : code);
+}
+
+/// Of 16-bit types.
+template <DType kType> inline constexpr uint32_t kInfinityOf = kType == DType::bf16 ? 0x7f80u : 0x7c00u;
+template <DType kType> EITRI_INLINE float value_of(uint32_t code) {
+  return kType == DType::bf16 ? bits_float(code << 16) : from_f16(static_cast<uint16_t>(code));
+}
+/// The largest magnitude of the first elements of words and that of the second ones, as codes: infinity and NaN come last.
+template <DType kType, int kWide> EITRI_INLINE uint32_t largest_halves(const Raw<kType, kWide>& raw) {
+  constexpr uint32_t kMagnitudes = 0x7fff7fffu;
+  uint32_t two = raw.w[0] & kMagnitudes;
+  EITRI_UNROLL for (int i = 1; i < kWide / 2; ++i) two = max_halves(two, raw.w[i] & kMagnitudes);
+  return two;
+}
+EITRI_INLINE uint32_t larger_half(uint32_t two) { return two >> 16 > (two & 0xffffu) ? two >> 16 : two & 0xffffu; }
+
 /// What a block maximum counts of elements: the largest finite magnitude.
 struct Magnitude {
   float largest = 0.0f;
@@ -216,27 +255,13 @@ struct Magnitude {
   /// of their bits, where infinity and NaN come last.
   template <DType kType, int kWide> EITRI_INLINE void add(const Raw<kType, kWide>& raw, const float (&x)[kWide]) {
     if constexpr (kBytesOf<kType> == 2) {
-      constexpr uint32_t kInfinity = kType == DType::bf16 ? 0x7f80u : 0x7c00u, kMagnitudes = 0x7fff7fffu;
-      uint32_t two = raw.w[0] & kMagnitudes;
-      EITRI_UNROLL for (int i = 1; i < kWide / 2; ++i) two = max_halves(two, raw.w[i] & kMagnitudes);
-      const uint32_t code = two >> 16 > (two & 0xffffu) ? two >> 16 : two & 0xffffu;
-      if (code < kInfinity) {
-        largest = max_number(largest, kType == DType::bf16 ? bits_float(code << 16) : from_f16(static_cast<uint16_t>(code)));
+      const uint32_t code = larger_half(largest_halves(raw));
+      if (code < kInfinityOf<kType>) {
+        largest = max_number(largest, value_of<kType>(code));
         return;
       }
     }
     add(x);
-  }
-  /// For elements whose infinities the caller sees in `largest` and then counts anew: NaN is none.
-  template <int kWide> EITRI_INLINE void add_or_infinity(const float (&x)[kWide]) {
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) {
-      largest = max_number(largest, magnitude(x[e]));
-      zero = fma(x[e], 0.0f, zero);
-    }
-  }
-  EITRI_INLINE void join(const Magnitude& other) {
-    largest = max_number(largest, other.largest);
-    zero += other.zero;
   }
 };
 

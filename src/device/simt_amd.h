@@ -108,11 +108,13 @@ EITRI_INLINE uint32_t max_halves(uint32_t a, uint32_t b) {
 EITRI_INLINE float magnitude(float x) { return __builtin_fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 EITRI_INLINE float max_number(float a, float b) { return __builtin_fmaxf(a, b); }
+/// The larger one of magnitudes; NaN if one is NaN. The bits of magnitudes are in their order, NaN last.
+EITRI_INLINE float max_or_nan(float a, float b) { return float_bits(a) > float_bits(b) ? a : b; }
 /// 1 / x, for 0, infinity and magnitudes in [2^-126, 2^126].
 EITRI_INLINE float reciprocal(float x) { return 1.0f / x; }
-/// The largest x of the warp; none is NaN or negative.
+/// The largest x of the warp, NaN if one is; none is negative.
 EITRI_INLINE float warp_largest(float x) {
-  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_number(x, shuffle_xor(x, mask));
+  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_or_nan(x, shuffle_xor(x, mask));
   return x;
 }
 /// x within [low, high]; NaN stays.
@@ -132,6 +134,19 @@ EITRI_INLINE uint16_t to_bf16(float x) { return __builtin_bit_cast(uint16_t, sta
 /// Two codes in a word, the first one low.
 EITRI_INLINE uint32_t pack2_bf16(float a, float b) { return to_bf16(a) | static_cast<uint32_t>(to_bf16(b)) << 16; }
 EITRI_INLINE uint32_t pack2_f16(float a, float b) { return to_f16(a) | static_cast<uint32_t>(to_f16(b)) << 16; }
+/// Sums of two codes each.
+EITRI_INLINE uint32_t add2_bf16(uint32_t a, uint32_t b) {
+  return pack2_bf16(bits_float(a << 16) + bits_float(b << 16), bits_float(a & 0xffff0000u) + bits_float(b & 0xffff0000u));
+}
+EITRI_INLINE uint32_t add2_f16(uint32_t a, uint32_t b) {
+  const auto half = [](uint32_t two, int i) { return from_f16(static_cast<uint16_t>(two >> (16 * i))); };
+  return pack2_f16(half(a, 0) + half(b, 0), half(a, 1) + half(b, 1));
+}
+/// Two numbers, no NaN, whose magnitudes are bounded by those of `limits`, which are positive.
+EITRI_INLINE uint32_t bounded2_f16(uint32_t two, uint32_t limits) {
+  const uint32_t magnitudes = two & 0x7fff7fffu;
+  return (~max_halves(~magnitudes, ~limits) & 0x7fff7fffu) | (two & 0x80008000u);
+}
 EITRI_INLINE int8_t to_i8(float x) { return encode_i8(x); }
 // The conversion instruction of gfx942 makes FNUZ codes, that of gfx950 OCP ones; the codec makes what its name says on both.
 EITRI_INLINE uint8_t to_f8e4m3(float x) { return narrow_f8<F8e4m3>(x); }
@@ -154,6 +169,9 @@ EITRI_INLINE uint32_t pack4_f8e4m3(float a, float b, float c, float d) {
 EITRI_INLINE void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
   EITRI_UNROLL for (int i = 0; i < 4; ++i) x[i] = widen_f8e4m3(codes >> (8 * i) & 0xffu);
 }
+
+/// Has what p is made of computed here: for what waits for other kernels.
+template <class T> EITRI_INLINE void settle(T*&) {}
 
 /// x, of which the compiler no longer knows where it comes from: comparisons with it are made where they are used, and not
 /// kept in registers from an earlier use.

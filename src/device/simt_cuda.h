@@ -22,7 +22,10 @@ namespace eitri::simt {
 
 inline constexpr int warp_size = 32;
 
-EITRI_INLINE int thread() { return static_cast<int>(threadIdx.x); }
+EITRI_INLINE int thread() {
+  __builtin_assume(threadIdx.x < 1024);  // divisions by powers of two are shifts
+  return static_cast<int>(threadIdx.x);
+}
 EITRI_INLINE int64_t block() { return blockIdx.x; }
 EITRI_INLINE int block_size() { return static_cast<int>(blockDim.x); }
 EITRI_INLINE int64_t grid_size() { return gridDim.x; }
@@ -92,6 +95,12 @@ EITRI_INLINE uint32_t max_halves(uint32_t a, uint32_t b) {
 EITRI_INLINE float magnitude(float x) { return fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 EITRI_INLINE float max_number(float a, float b) { return fmaxf(a, b); }
+/// The larger one of magnitudes; NaN if one is NaN.
+EITRI_INLINE float max_or_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
 /// x within [low, high]; NaN stays.
 EITRI_INLINE float bounded(float x, float low, float high) {
   float result;
@@ -108,7 +117,7 @@ EITRI_INLINE float reciprocal(float x) {
   const float error = __fmaf_rn(y, x, -1.0f);
   return error == error ? __fmaf_rn(y, -error, y) : y;
 }
-/// The largest x of the warp; none is NaN or negative. The bits of such numbers are in their order.
+/// The largest x of the warp, NaN if one is; none is negative. The bits of such numbers are in their order.
 EITRI_INLINE float warp_largest(float x) {
   uint32_t bits;
   asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(bits) : "r"(float_bits(x)));
@@ -171,6 +180,33 @@ EITRI_INLINE uint32_t pack2_f16(float a, float b) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(codes) : "f"(b), "f"(a));
   return codes;
 }
+/// Sums of two codes each, rounded once: what fp32 gives and a conversion rounds again has the same bits, since 24 bits are twice those
+/// of a code and two more.
+EITRI_INLINE uint32_t add2_bf16(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t codes;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(codes) : "r"(a), "r"(b));
+  return codes;
+#else
+  return pack2_bf16(bits_float(a << 16) + bits_float(b << 16), bits_float(a & 0xffff0000u) + bits_float(b & 0xffff0000u));
+#endif
+}
+EITRI_INLINE uint32_t add2_f16(uint32_t a, uint32_t b) {
+  uint32_t codes;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(codes) : "r"(a), "r"(b));
+  return codes;
+}
+/// Two numbers, no NaN, whose magnitudes are bounded by those of `limits`, which are positive.
+EITRI_INLINE uint32_t bounded2_f16(uint32_t two, uint32_t limits) {
+#if __CUDA_ARCH__ >= 860
+  uint32_t codes;
+  asm("min.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(codes) : "r"(two), "r"(limits));
+  return codes;
+#else
+  const uint32_t magnitudes = two & 0x7fff7fffu;
+  return (~max_halves(~magnitudes, ~limits) & 0x7fff7fffu) | (two & 0x80008000u);
+#endif
+}
 /// Conversion to an integer rounds to even, clamps, and takes NaN for 0.
 EITRI_INLINE int8_t to_i8(float x) {
   int code;
@@ -224,6 +260,12 @@ EITRI_INLINE void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
 #endif
 }
 EITRI_INLINE uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
+
+/// Has what p is made of computed here.
+template <class T> EITRI_INLINE void settle(T*& p) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
+}
 
 /// x; on other machines the compiler then makes comparisons with it anew, which here it does of itself.
 template <class T> EITRI_INLINE T forgotten(T x) { return x; }

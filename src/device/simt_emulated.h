@@ -43,7 +43,9 @@ int64_t block();
 int block_size();
 int64_t grid_size();
 int warp_size();
+int cluster_rank();
 void barrier(Site site);
+void cluster_barrier(Site site);
 void warp_barrier(Site site);
 /// Every lane of the warp gives a value and gets those of all, valid until its next call.
 const uint64_t* exchange(const char* what, uint64_t mine, Site site);
@@ -209,11 +211,13 @@ inline uint32_t max_halves(uint32_t a, uint32_t b) {
 inline float magnitude(float x) { return __builtin_fabsf(x); }
 /// The larger one; of a number and NaN, the number.
 inline float max_number(float a, float b) { return b > a || a != a ? b : a; }
+/// The larger one of magnitudes; NaN if one is NaN. The bits of magnitudes are in their order, NaN last.
+inline float max_or_nan(float a, float b) { return float_bits(a) > float_bits(b) ? a : b; }
 /// 1 / x, for 0, infinity and magnitudes in [2^-126, 2^126].
 inline float reciprocal(float x) { return 1.0f / x; }
-/// The largest x of the warp; none is NaN or negative.
+/// The largest x of the warp, NaN if one is; none is negative.
 inline float warp_largest(float x) {
-  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_number(x, shuffle_xor(x, mask));
+  for (int mask = warp_size / 2; mask > 0; mask /= 2) x = max_or_nan(x, shuffle_xor(x, mask));
   return x;
 }
 /// x within [low, high]; NaN stays.
@@ -233,6 +237,19 @@ inline uint16_t to_bf16(float x) { return encode_bf16(x); }
 /// Two codes in a word, the first one low.
 inline uint32_t pack2_bf16(float a, float b) { return to_bf16(a) | static_cast<uint32_t>(to_bf16(b)) << 16; }
 inline uint32_t pack2_f16(float a, float b) { return to_f16(a) | static_cast<uint32_t>(to_f16(b)) << 16; }
+/// Sums of two codes each.
+inline uint32_t add2_bf16(uint32_t a, uint32_t b) {
+  return pack2_bf16(bits_float(a << 16) + bits_float(b << 16), bits_float(a & 0xffff0000u) + bits_float(b & 0xffff0000u));
+}
+inline uint32_t add2_f16(uint32_t a, uint32_t b) {
+  const auto half = [](uint32_t two, int i) { return from_f16(static_cast<uint16_t>(two >> (16 * i))); };
+  return pack2_f16(half(a, 0) + half(b, 0), half(a, 1) + half(b, 1));
+}
+/// Two numbers, no NaN, whose magnitudes are bounded by those of `limits`, which are positive.
+inline uint32_t bounded2_f16(uint32_t two, uint32_t limits) {
+  const uint32_t magnitudes = two & 0x7fff7fffu;
+  return (~max_halves(~magnitudes, ~limits) & 0x7fff7fffu) | (two & 0x80008000u);
+}
 inline int8_t to_i8(float x) { return encode_i8(x); }
 inline uint8_t to_f8e4m3(float x) { return narrow_f8<F8e4m3>(x); }
 inline uint8_t to_f8e4m3fnuz(float x) { return narrow_f8<F8e4m3fnuz>(x); }
@@ -255,6 +272,7 @@ inline void unpack4_f8e4m3(uint32_t codes, float (&x)[4]) {
   for (int i = 0; i < 4; ++i) x[i] = widen_f8e4m3(codes >> (8 * i) & 0xffu);
 }
 
+template <class T> void settle(T*&) {}
 template <class T> T forgotten(T x) { return x; }
 
 inline void launch_dependents() {}

@@ -41,7 +41,7 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
   const auto norm = [&](const RmsNorm::Problem& p) {
     const RowShape shape = rmsnorm_shape(p, machine);
     for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
-      add(rmsnorm_entry(p, shape, rmsnorm_registers(p, shape, machine), access), sizeof(RmsNormGrid), p.x, p.out, access);
+      add(rmsnorm_entry(p, shape, rmsnorm_registers(p, shape, machine), access, machine), sizeof(RmsNormGrid), p.x, p.out, access);
   };
   const auto act = [&](const Activation::Problem& p) {
     const RowShape shape = activation_shape(p, machine);
@@ -106,7 +106,7 @@ void expect_good_kernels(const jit::Compiler& compiler, const char* target_name,
 TEST(SimtCompile, sm_90a) {
   const jit::FoundCompiler found = jit::find_nvrtc();
   if (!found.compiler) GTEST_SKIP() << found.reason;
-  expect_good_kernels(*found.compiler, "sm_90a", {.warp_size = 32, .units = 132}, read_cubin, 64 * 1024);
+  expect_good_kernels(*found.compiler, "sm_90a", {.warp_size = 32, .units = 132, .clusters = true}, read_cubin, 64 * 1024);
 }
 
 void check_amd(const char* target, int units) {

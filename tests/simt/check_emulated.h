@@ -28,6 +28,8 @@ struct EmulatedLaunch {
   int threads = 0;
   int64_t blocks = 0;
   std::function<void()> lane;  // empty: the form is not in the tables
+  int cluster = 1;
+  bool idle = false;  // the problem is passed over
 };
 
 /// Problems that have an extent of 0. Where outputs can have elements then, kernels must write them.
@@ -57,11 +59,14 @@ void check_emulated(Prepare&& prepare, EmptyProblems empty = EmptyProblems::skip
       const Oracle& oracle = harness::oracle_of<Op>(problem, args, strided ? 2 : 1);
       for (const int warp_size : {32, 64}) {
         maker.poison_outputs();
-        for (const EmulatedLaunch& launch : as_list(prepare(args, problem, warp_size, 1 + runs % 4))) {
+        const std::vector<EmulatedLaunch> launches = as_list(prepare(args, problem, warp_size, 1 + runs % 4));
+        if (!launches.empty() && launches.front().idle) continue;
+        for (const EmulatedLaunch& launch : launches) {
           ASSERT_TRUE(launch.lane) << "no such form in the tables of tests/simt";
           const auto order = static_cast<Order>(runs % 3);
           const std::string fault = run({.blocks = launch.blocks,
                                          .threads = launch.threads,
+                                         .cluster = launch.cluster,
                                          .warp_size = warp_size,
                                          .order = order,
                                          .seed = static_cast<uint64_t>(runs)},

@@ -87,9 +87,10 @@ class Machine {
   std::string describe(int begin, int end) const;
 
   Grid grid_;
+  int lanes_of_cluster_ = 1;
   const std::function<void()>* kernel_ = nullptr;
   std::mt19937_64 rng_;
-  int64_t block_ = 0;
+  int64_t block_ = 0;  // the first of its cluster
   int current_ = 0;
   uint64_t era_ = 0;  // counts blocks over the life of the process: shared arrays are static
   std::string fault_;
@@ -122,14 +123,19 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel) 
   if (grid.warp_size != 32 && grid.warp_size != 64) return str("warp_size is ", grid.warp_size, "; expected 32 or 64");
   if (grid.threads < 1 || grid.threads > kMaxThreads || grid.threads % grid.warp_size != 0)
     return str("threads is ", grid.threads, "; expected a multiple of ", grid.warp_size, ", at most ", kMaxThreads);
-  if (grid.blocks < 1) return str("blocks is ", grid.blocks, "; expected at least 1");
+  if (grid.cluster < 1 || grid.cluster * grid.threads > kMaxThreads)
+    return str("cluster is ", grid.cluster, "; expected 1 or more, ", kMaxThreads, " threads in all at most");
+  if (grid.blocks < 1 || grid.blocks % grid.cluster != 0)
+    return str("blocks is ", grid.blocks, "; expected a multiple of the cluster, at least 1");
   grid_ = grid;
+  lanes_of_cluster_ = grid.threads * grid.cluster;
   kernel_ = &kernel;
   rng_.seed(grid.seed);
   fault_.clear();
-  while (fibers_.size() < static_cast<size_t>(grid.threads)) fibers_.push_back(std::make_unique<Fiber>());
-  for (int64_t i = 0; i < grid.blocks && fault_.empty(); ++i) {
-    block_ = grid.order == Order::backward ? grid.blocks - 1 - i : i;
+  while (fibers_.size() < static_cast<size_t>(lanes_of_cluster_)) fibers_.push_back(std::make_unique<Fiber>());
+  const int64_t clusters = grid.blocks / grid.cluster;
+  for (int64_t i = 0; i < clusters && fault_.empty(); ++i) {
+    block_ = (grid.order == Order::backward ? clusters - 1 - i : i) * grid.cluster;
     run_block();
   }
   return fault_;
@@ -137,7 +143,7 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel) 
 
 void Machine::run_block() {
   ++era_;
-  lanes_.assign(static_cast<size_t>(grid_.threads), {});
+  lanes_.assign(static_cast<size_t>(lanes_of_cluster_), {});
   order_.resize(lanes_.size());
   for (size_t i = 0; i < order_.size(); ++i) {
     order_[i] = static_cast<int>(grid_.order == Order::backward ? order_.size() - 1 - i : i);
@@ -151,7 +157,7 @@ void Machine::run_block() {
     const auto is = [](State s) { return [s](const LaneState& lane) { return lane.state == s; }; };
     if (std::all_of(lanes_.begin(), lanes_.end(), is(State::ended))) return;
     if (released || std::any_of(lanes_.begin(), lanes_.end(), is(State::ready))) continue;
-    fault_ = str("block ", block_, ": not all lanes get to the same place: ", describe(0, grid_.threads));
+    fault_ = str("block ", block_, ": not all lanes get to the same place: ", describe(0, lanes_of_cluster_));
     return;
   }
 }
@@ -163,7 +169,7 @@ void Machine::pass() {
     std::shuffle(order_.begin(), order_.end(), rng_);
     held = rng_();
     bool some = false;
-    for (int i = 0; i < grid_.threads && !some; ++i)
+    for (int i = 0; i < lanes_of_cluster_ && !some; ++i)
       some = lanes_[static_cast<size_t>(i)].state == State::ready && (held >> (i / grid_.warp_size) & 1) == 0;
     if (!some) held = 0;
   }
@@ -177,7 +183,7 @@ void Machine::pass() {
 
 bool Machine::release() {
   bool any = false;
-  for (int first = 0; first < grid_.threads && fault_.empty(); first += grid_.warp_size) any |= release_warp(first);
+  for (int first = 0; first < lanes_of_cluster_ && fault_.empty(); first += grid_.warp_size) any |= release_warp(first);
   return fault_.empty() && (release_block() || any);
 }
 
@@ -208,7 +214,7 @@ bool Machine::release_block() {
     return lane.site.line == first.site.line && std::strcmp(lane.site.file, first.site.file) == 0;
   });
   if (!same) {
-    fault_ = str("block ", block_, ": lanes are at different barriers: ", describe(0, grid_.threads));
+    fault_ = str("block ", block_, ": lanes are at different barriers: ", describe(0, lanes_of_cluster_));
     return false;
   }
   for (LaneState& lane : lanes_) {
@@ -244,13 +250,18 @@ const char* verb(Use use) { return use == Use::read ? "reads" : use == Use::writ
 
 std::string run(const Grid& grid, const std::function<void()>& kernel) { return machine().run(grid, kernel); }
 
-int thread() { return machine().current(); }
-int64_t block() { return machine().block(); }
+int thread() { return machine().current() % machine().grid().threads; }
+int64_t block() { return machine().block() + cluster_rank(); }
+int cluster_rank() { return machine().current() / machine().grid().threads; }
 int block_size() { return machine().grid().threads; }
 int64_t grid_size() { return machine().grid().blocks; }
 int warp_size() { return machine().grid().warp_size; }
 
-void barrier(Site site) { machine().wait(State::barrier, site); }
+void barrier(Site site) {
+  if (machine().grid().cluster > 1) fault("sync() in a cluster, whose shared arrays are one here,", thread(), block_size(), site);
+  machine().wait(State::barrier, site);
+}
+void cluster_barrier(Site site) { machine().wait(State::barrier, site); }
 void warp_barrier(Site site) { machine().wait(State::warp_barrier, site); }
 
 const uint64_t* exchange(const char* what, uint64_t mine, Site site) {

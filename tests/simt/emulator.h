@@ -6,7 +6,7 @@
 //   two accesses to an element, one of them a write, with no barrier between them (whatever order they happened in)
 //   a misaligned vector load or store
 //
-// and with AddressSanitizer whatever it finds in global memory. One block at a time, in the caller's thread.
+// and with AddressSanitizer whatever it finds in global memory. One block (or cluster) at a time, in the caller's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace eitri::simt_emulation {
 enum class Order : uint8_t { forward, backward, random };
 struct Grid {
   int64_t blocks = 1;
-  int threads = 1;  // of a block: a multiple of warp_size, at most 1024
+  int threads = 1;  // of a block: a multiple of warp_size, at most 1024 in a cluster
+  int cluster = 1;  // blocks that run together; `blocks` is a multiple of it
   int warp_size = 32;
   Order order = Order::forward;
   uint64_t seed = 1;  // of Order::random

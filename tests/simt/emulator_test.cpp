@@ -156,5 +156,27 @@ TEST(SimtEmulator, refuses_impossible_grids) {
   EXPECT_THAT(simt_emulation::run({.blocks = 0, .threads = 64}, [] {}), HasSubstr("blocks is 0"));
 }
 
+TEST(SimtEmulator, blocks_of_a_cluster_run_together) {
+  const auto run_pairs = [](Planted kernel, int warp_size, Order order) {
+    std::vector<float> in(2 * kThreads), out(2 * kThreads, -1);
+    for (int i = 0; i < 2 * kThreads; ++i) in[static_cast<size_t>(i)] = value(i);
+    const Grid grid{.blocks = 2, .threads = kThreads, .cluster = 2, .warp_size = warp_size, .order = order};
+    std::string fault = simt_emulation::run(grid, [&] { kernel(in.data(), out.data()); });
+    return Outcome{std::move(fault), std::move(out)};
+  };
+  float total = 0;
+  for (int i = 0; i < 2 * kThreads; ++i) total += value(i);
+  for (const int warp_size : {32, 64})
+    for (const Order order : {Order::forward, Order::backward, Order::random}) {
+      const auto of = [=](Planted at32, Planted at64) { return run_pairs(warp_size == 32 ? at32 : at64, warp_size, order); };
+      const Outcome right = of(BOTH(pair_total));
+      ASSERT_EQ(right.fault, "");
+      for (int i = 0; i < 2 * kThreads; ++i) ASSERT_EQ(right.out[static_cast<size_t>(i)], total + static_cast<float>(i / kThreads));
+      EXPECT_THAT(of(BOTH(pair_reads_too_early)).fault, testing::AnyOf(HasSubstr("race"), HasSubstr("which no lane has written")));
+      EXPECT_THAT(of(BOTH(barrier_of_one_of_a_pair)).fault, HasSubstr("sync() in a cluster"));
+    }
+  EXPECT_THAT(simt_emulation::run({.blocks = 3, .threads = 32, .cluster = 2}, [] {}), HasSubstr("a multiple of the cluster"));
+}
+
 }  // namespace
 }  // namespace eitri

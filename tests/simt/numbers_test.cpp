@@ -71,6 +71,35 @@ TEST(SimtNumbers, f4e2m1_has_the_codes_of_the_contract) {
       for (const uint32_t sign : {0u, 0x80000000u}) check((float_bits(midpoint) + static_cast<uint32_t>(off)) | sign);
   for (const uint32_t special : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7fffffffu}) check(special);
 }
+TEST(SimtNumbers, f4e2m1_of_bf16_has_the_codes_of_the_contract) {
+  for (uint32_t code = 0; code <= 0xffffu; ++code) {
+    const float x = bits_float(code << 16);
+    if (!std::isfinite(x)) continue;
+    float eight[8] = {};
+    eight[code % 8] = x * kF4InHalf;
+    const uint32_t expected = uint32_t{encode_f4e2m1(x)} << (code % 8 * 4);
+    if (std::fabs(x) < 0x1p20f) ASSERT_EQ(pack8_f4_of_bf16(eight), expected) << x;
+  }
+}
+template <class Format> void check_codes_of_scales() {
+  for (const auto rounding : {ScaleRounding::up, ScaleRounding::down, ScaleRounding::even})
+    for (uint32_t bits = 0; bits < 0x7f800000u; bits += (bits & 0x1fffffu) >= 0x1ffffeu || (bits & 0x1fffffu) < 2 ? 1 : 0x1ffffcu) {
+      ASSERT_EQ(code_of_scale<Format>(bits_float(bits), scale_carries<Format>(rounding)), mx_scale_code<Format>(bits_float(bits), rounding))
+          << std::hex << bits;
+    }
+  EXPECT_EQ(code_of_scale<Format>(std::numeric_limits<float>::max(), scale_carries<Format>(ScaleRounding::even)),
+            0u + mx_scale_code<Format>(std::numeric_limits<float>::max(), ScaleRounding::even));
+}
+TEST(SimtNumbers, codes_of_scales_are_those_of_the_contract) {
+  check_codes_of_scales<F4e2m1>();
+  check_codes_of_scales<F8e4m3>();
+}
+TEST(SimtNumbers, the_larger_magnitude_is_nan_if_one_is) {
+  EXPECT_EQ(max_or_nan(1, 2), 2.0f);
+  EXPECT_EQ(max_or_nan(2, 0), 2.0f);
+  EXPECT_TRUE(eitri::is_nan(max_or_nan(2, kNan)));
+  EXPECT_TRUE(eitri::is_nan(max_or_nan(kNan, std::numeric_limits<float>::infinity())));
+}
 template <DType kType> void check_magnitudes_of_halves() {
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {

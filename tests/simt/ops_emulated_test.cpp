@@ -13,6 +13,18 @@ using simt_emulation::check_emulated;
 using simt_emulation::EmulatedLaunch;
 using simt_emulation::tested_shape;
 
+/// Rows that two blocks share, where the tables have the form.
+EmulatedLaunch rmsnorm_pairs(const RmsNormArgs& args, const RmsNorm::Problem& p, int warp_size, int64_t) {
+  const RowShape shape = tested_shape(p.hidden, wide_of(p.x));
+  const RmsNormGrid grid = rmsnorm_grid(args, p);
+  RmsNormForm form = rmsnorm_form(p, shape, 64);
+  form.row_blocks = 2;
+  form.threads = rmsnorm_threads(shape, 2, {.warp_size = warp_size});
+  const RmsNormLane lane = warp_size == 32 ? simt32::rmsnorm_lane(form) : simt64::rmsnorm_lane(form);
+  if (lane == nullptr) return {.idle = true};
+  return {.threads = form.threads, .blocks = 2 * p.tokens, .lane = [=] { lane(grid); }, .cluster = 2};
+}
+
 template <int kRegisters>
 EmulatedLaunch rmsnorm_launch(const RmsNormArgs& args, const RmsNorm::Problem& p, int warp_size, int64_t most_blocks) {
   const RowShape shape = tested_shape(p.hidden, wide_of(p.x));
@@ -57,6 +69,7 @@ std::vector<EmulatedLaunch> quantize_launches(const QuantizeArgs& args, const Qu
 
 TEST(SimtOps, rmsnorm_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<64>); }
 TEST(SimtOps, rmsnorm_with_few_registers_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_launch<32>); }
+TEST(SimtOps, rmsnorm_of_pairs_of_blocks_equals_the_reference) { check_emulated<RmsNorm>(rmsnorm_pairs); }
 TEST(SimtOps, rmsnorm_of_products_that_vanish) {
   // Each product of value and weight is 0 in fp32, the normed value 1e-31.
   constexpr int64_t kHidden = 64;
@@ -107,14 +120,22 @@ TEST(SimtShape, rows_fit_their_blocks) {
 
 TEST(SimtShape, entries_name_what_they_are_compiled_for) {
   const RmsNorm::Problem norm{.tokens = 4096, .hidden = 7168, .residual = DType::bf16, .out = DType::f8e4m3, .quant = Quant::per_1x128};
-  const SimtEntry entry = rmsnorm_entry(norm, rmsnorm_shape(norm, {}), 64, RowAccess::vectors);
+  const SimtEntry entry = rmsnorm_entry(norm, rmsnorm_shape(norm, {}), 64, RowAccess::vectors, {});
   EXPECT_STREQ(entry.entry, "rmsnorm_block_per_row");
   EXPECT_EQ(entry.threads, 224);
   EXPECT_EQ(entry.blocks, 4096);
   EXPECT_THAT(entry.defines,
               testing::ElementsAre("EITRI_X=bf16", "EITRI_WEIGHT=bf16", "EITRI_RESIDUAL=bf16", "EITRI_OUT=f8e4m3", "EITRI_QUANT=per_1x128",
                                    "EITRI_NORM_WEIGHT=plain", "EITRI_THREADS=224", "EITRI_CHUNKS=4", "EITRI_EARLY_WEIGHTS=true",
-                                   "EITRI_PRODUCTS=true", "EITRI_ROWS=vectors", "EITRI_REGISTERS=64"));
+                                   "EITRI_PRODUCTS=true", "EITRI_ROW_BLOCKS=1", "EITRI_ROWS=vectors", "EITRI_REGISTERS=64"));
+  const SimtMachine hopper{.clusters = true};
+  const RmsNorm::Problem few{.tokens = 16, .hidden = 7168};
+  const SimtEntry pair = rmsnorm_entry(few, rmsnorm_shape(few, hopper), 64, RowAccess::vectors, hopper);
+  EXPECT_EQ(pair.threads, 224);
+  EXPECT_EQ(pair.blocks, 32);
+  EXPECT_THAT(pair.defines, testing::IsSupersetOf({"EITRI_THREADS=224", "EITRI_CHUNKS=2", "EITRI_ROW_BLOCKS=2"}));
+  EXPECT_THAT(rmsnorm_entry(few, rmsnorm_shape(few, hopper), 64, RowAccess::elements, hopper).defines,
+              testing::IsSupersetOf({"EITRI_THREADS=448", "EITRI_ROW_BLOCKS=1"}));
   const Activation::Problem act{.rows = 64, .inter = 768};
   EXPECT_THAT(
       activation_entry(act, activation_shape(act, {}), 48, RowAccess::elements).defines,

@@ -24,6 +24,10 @@ void lane_out_of_the_warp(const float* in, float* out);
 void misaligned(const float* in, float* out);
 void throws(const float* in, float* out);
 void sum_of_32_lanes(const float* in, float* out);  // no fault, and right with warps of 32 only
+// For clusters of two blocks.
+void pair_total(const float* in, float* out);  // right: the sum of both blocks, twice
+void pair_reads_too_early(const float* in, float* out);
+void barrier_of_one_of_a_pair(const float* in, float* out);
 }  // namespace eitri::simt32
 
 namespace eitri::simt64 {
@@ -48,4 +52,7 @@ void lane_out_of_the_warp(const float* in, float* out);
 void misaligned(const float* in, float* out);
 void throws(const float* in, float* out);
 void sum_of_32_lanes(const float* in, float* out);
+void pair_total(const float* in, float* out);
+void pair_reads_too_early(const float* in, float* out);
+void barrier_of_one_of_a_pair(const float* in, float* out);
 }  // namespace eitri::simt64

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "device/cluster.h"
 #include "device/reduce.h"
 #include "simt/planted_kernels.h"
 
@@ -122,6 +123,27 @@ void sum_of_32_lanes(const float* in, float* out) {
   float x = in[thread()];
   for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   out[thread()] = x;
+}
+
+void pair_total(const float* in, float* out) {
+  EITRI_SHARED PairReduce<kPlantedThreads>::Partials partials;
+  PairReduce<kPlantedThreads> reduce(partials);
+  const int me = cluster_rank() * kPlantedThreads + thread();
+  const float total = reduce.sum(in[me]);
+  out[me] = total + reduce.largest(in[me] < 0 ? 0.0f : in[me]) * 0 + static_cast<float>(block());
+}
+void pair_reads_too_early(const float* in, float* out) {
+  EITRI_SHARED ClusterMail<2, 1> mail;
+  mail.open();
+  mail.meet();
+  if (thread() == 0) mail.send(0, cluster_rank(), in[0], in[1]);
+  const float other = mail.first(0, cluster_rank() ^ 1);
+  mail.receive(0);
+  out[cluster_rank() * kPlantedThreads + thread()] = other;
+}
+void barrier_of_one_of_a_pair(const float* in, float* out) {
+  sync();
+  out[cluster_rank() * kPlantedThreads + thread()] = in[thread()];
 }
 
 }  // namespace eitri::EITRI_SIMT

@@ -8,7 +8,7 @@
 namespace eitri::EITRI_SIMT {
 
 constexpr auto rmsnorm_forms() {
-  FormList<RmsNormForm, 430> list;
+  FormList<RmsNormForm, 460> list;
   using enum DType;
   const auto add = [&](RmsNormForm form) {
     // As has_early_weights() and has_products() have them.
@@ -34,6 +34,23 @@ constexpr auto rmsnorm_forms() {
     add({x, x, none, x, Quant::none, NormWeight::plain, kOneChunkThreads, 4});
     add({x, x, none, x, Quant::none, NormWeight::plain, kLongRowThreads, 0});
   }
+  // Rows that two blocks share; a block of half the threads is one warp at least.
+  for (const DType out : {bf16, i8, f8e4m3})
+    for (const Quant quant : {Quant::none, Quant::per_token, Quant::per_1x128}) {
+      if ((out == bf16) != (quant == Quant::none)) continue;
+      for (const DType residual : {none, bf16})
+        for (const int chunks : {1, 4})
+          list.add({.x = bf16,
+                    .weight = bf16,
+                    .residual = residual,
+                    .out = out,
+                    .quant = quant,
+                    .threads = kOneChunkThreads / 2,
+                    .chunks = chunks,
+                    .early_weights = true,
+                    .products = quant != Quant::none,
+                    .row_blocks = 2});
+    }
   add({bf16, bf16, bf16, bf16, Quant::none, NormWeight::plain, kLongRowThreads, 0});
   add({bf16, bf16, none, f8e4m3, Quant::per_token, NormWeight::plain, kLongRowThreads, 0});
   add({bf16, bf16, bf16, i8, Quant::per_token, NormWeight::plain, kOneChunkThreads, 4});

@@ -103,25 +103,37 @@ template <ActivationForm kForm, Rows kRows> EITRI_INLINE void activation_block_p
   if (is_early_block() && block() < grid.rows)
     prefetch_row<kThreads>(byte_at(static_cast<const void*>(t.x), block() * t.x_stride),
                            t.inter * kBytesOf<kForm.x> * (kForm.gate == GateLayout::none ? 1 : 2));
-  wait_for_dependencies();
-
-  for (int64_t row = block(); row < grid.rows; row += grid.blocks) {
+  const unsigned char* x = byte_at(static_cast<const void*>(t.x), block() * t.x_stride);
+  settle(x);
+  for (int64_t row = block(); row < grid.rows; row += grid.blocks, x += grid.blocks * t.x_stride) {
+    wait_for_dependencies();
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
-    const void* const x = byte_at(static_cast<const void*>(t.x), row * t.x_stride);
     float kept[kKeep ? kForm.chunks : 1][kWide];
-    Magnitude magnitude;
+    float largest = 0.0f;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
       activated<kForm, kRows>(t, x, first_of(c), v);
-      magnitude.add(v);  // beyond the row lie zeros, of which every function makes 0
+      // Beyond the row lie zeros, of which every function makes 0.
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) largest = max_or_nan(largest, magnitude(v[e]));
     });
-    const Scale scale = scale_of<kForm.out>(reduce.largest(magnitude.largest));
+    largest = reduce.largest(largest);
+    const bool all_finite = float_bits(largest) < 0x7f800000u;
+    if (!all_finite) {  // what counts is the largest finite one
+      Magnitude magnitude;
+      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
+        float(&v)[kWide] = kept[kKeep ? c : 0];
+        if constexpr (!kKeep) activated<kForm, kRows>(t, x, first_of(c), v);
+        magnitude.add(v);
+      });
+      largest = reduce.largest(magnitude.largest);
+    }
+    const Scale scale = scale_of<kForm.out>(largest);
     if (thread() == 0) t.scale[row] = scale.value;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       float(&v)[kWide] = kept[kKeep ? c : 0];
       if constexpr (!kKeep) activated<kForm, kRows>(t, x, first_of(c), v);
-      store_codes<kForm.out, kRows>(v, scale.inverse, magnitude.all_finite(), byte_at(static_cast<void*>(t.out), row * t.out_stride),
-                                    first_of(c), inter);
+      store_codes<kForm.out, kRows>(v, scale.inverse, all_finite, byte_at(static_cast<void*>(t.out), row * t.out_stride), first_of(c),
+                                    inter);
     });
   }
 }

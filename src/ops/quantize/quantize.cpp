@@ -81,12 +81,15 @@ Quantize::Problem Quantize::check(const Args& args) {
   const int64_t rows = args.x.shape[0], cols = args.x.shape[1];
   check_codes(args, rows, cols);
   const bool sorted = check_sorted(args.sorted_ids, args.num_valid, args.tokens, rows, name);
-  check_apart(args.q, "q", args.x, "x", name);
-  check_apart(args.q, "q", args.scale, "scale", name);
-  check_apart(args.scale, "scale", args.x, "x", name);
+  const Place x(args.x, "x"), q(args.q, "q"), scale(args.scale, "scale");
+  check_apart(q, x, name);
+  check_apart(q, scale, name);
+  check_apart(scale, x, name);
   for (const View* index : {&args.sorted_ids, &args.num_valid}) {
-    check_apart(args.q, "q", *index, "sorted_ids or num_valid", name);
-    check_apart(args.scale, "scale", *index, "sorted_ids or num_valid", name);
+    if (!index->given()) continue;
+    const Place other(*index, "sorted_ids or num_valid");
+    check_apart(q, other, name);
+    check_apart(scale, other, name);
   }
   return {.rows = rows, .cols = cols, .x = args.x.dtype, .q = args.q.dtype, .quant = args.quant, .sorted = sorted};
 }

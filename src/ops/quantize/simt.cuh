@@ -19,12 +19,16 @@
 
 namespace eitri::EITRI_SIMT {
 
+template <QuantizeForm kForm> inline constexpr bool kHasMxScales = kForm.quant == Quant::per_1x32&& kForm.q != DType::i8;
+template <QuantizeForm kForm> EITRI_INLINE uint32_t carries_of(ScaleRounding rounding) {
+  return kForm.q == DType::f4e2m1 ? scale_carries<F4e2m1>(rounding) : scale_carries<F8e4m3>(rounding);
+}
 /// Writes the scale of elements whose largest magnitude is `amax`, if `writes`, and returns its inverse.
-template <QuantizeForm kForm> EITRI_INLINE float store_scale(float amax, ScaleRounding rounding, unsigned char* scale, bool writes) {
-  if constexpr (kForm.quant == Quant::per_1x32 && kForm.q != DType::i8) {
-    const uint8_t code = kForm.q == DType::f4e2m1 ? mx_scale_code<F4e2m1>(amax, rounding) : mx_scale_code<F8e4m3>(amax, rounding);
-    if (writes) *scale = code;
-    return inverse_e8m0(code);
+template <QuantizeForm kForm> EITRI_INLINE float store_scale(float amax, uint32_t carries, unsigned char* scale, bool writes) {
+  if constexpr (kHasMxScales<kForm>) {
+    const uint32_t code = kForm.q == DType::f4e2m1 ? code_of_scale<F4e2m1>(amax, carries) : code_of_scale<F8e4m3>(amax, carries);
+    if (writes) *scale = static_cast<unsigned char>(code);
+    return bits_float((254 - code) << 23);  // codes end at 253
   } else {
     const Scale s = scale_of<kForm.q>(amax);
     if (writes) *reinterpret_cast<float*>(scale) = s.value;
@@ -32,19 +36,28 @@ template <QuantizeForm kForm> EITRI_INLINE float store_scale(float amax, ScaleRo
   }
 }
 
-/// Codes of kWide elements; see store_codes in device/row.h.
-template <DType kOut, Rows kRows, int kWide>
-EITRI_INLINE void store_quantized(const float (&x)[kWide], float inverse, bool all_finite, void* row, Column<kRows> first,
+/// Magnitudes from here on are rare: not finite, or (codes of bf16 numbers as f4e2m1) with scales whose inverse has no room for kF4InHalf.
+template <QuantizeForm kForm>
+inline constexpr uint32_t kRareFrom = kForm.x == DType::bf16&& kForm.q == DType::f4e2m1 ? 0x7200u : kInfinityOf<kForm.x>;
+
+/// Codes of kWide elements; see store_codes in device/row.h. `is_rare`: one of the warp's elements may be.
+template <QuantizeForm kForm, Rows kRows, int kWide>
+EITRI_INLINE void store_quantized(const float (&x)[kWide], float inverse, bool all_finite, bool is_rare, void* row, Column<kRows> first,
                                   Column<kRows> n) {
-  if constexpr (kOut == DType::f4e2m1) {
+  if constexpr (kForm.q == DType::f4e2m1) {
     static_assert(kWide == 8);
     float scaled[kWide];
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * inverse;
-    // Bytes hold two codes each, and rows an even number of them.
-    const Raw<DType::i8, 4> raw = {{pack8_f4(scaled, all_finite)}};
+    Raw<DType::i8, 4> raw;  // bytes hold two codes each, and rows an even number of them
+    if (kForm.x == DType::bf16 && !is_rare) {
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * (inverse * kF4InHalf);
+      raw.w[0] = pack8_f4_of_bf16(scaled);
+    } else {
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) scaled[e] = x[e] * inverse;
+      raw.w[0] = pack8_f4(scaled, all_finite);
+    }
     store_raw<DType::i8, 4, kRows>(raw, row, first / 2, n / 2);
   } else {
-    store_codes<kOut, kRows>(x, inverse, all_finite, row, first, n);
+    store_codes<kForm.q, kRows>(x, inverse, all_finite, row, first, n);
   }
 }
 
@@ -61,19 +74,23 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
   EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
   BlockReduce<kThreads> reduce(partials);
   launch_dependents();
-  ThreadChunks<kForm.x, kThreads, kWide> x(t.x, t.x_stride);
-  if (is_early_block() && block() < grid.rows) x.prefetch(kKeep ? kForm.chunks : 1, t.cols);
+  // The pass that writes codes begins with the last rows, which the pass before left in the cache.
+  constexpr bool kBackwards = kOfTensor && kForm.pass == QuantizePass::codes;
+  const int64_t x_stride = kBackwards ? -t.x_stride : t.x_stride;
+  ThreadChunks<kForm.x, kThreads, kWide> x(t.x + (kBackwards ? (grid.rows - 1) * t.x_stride : 0), x_stride, block(), thread());
+  if (is_early_block() && block() < grid.rows) x.prefetch(kKeep ? kForm.chunks : 1, thread(), t.cols);
   wait_for_dependencies();
 
+  const uint32_t carries = kHasMxScales<kForm> ? carries_of<kForm>(t.rounding) : 0;
   float inverse = 0.0f;
   if constexpr (kOfTensor && kForm.pass == QuantizePass::codes) {
     float largest = 0.0f;
     for (int64_t i = thread(); i < grid.parts; i += kThreads) largest = max_number(largest, grid.partials[i]);
-    inverse =
-        store_scale<kForm>(reduce.largest(largest), t.rounding, byte_at(static_cast<void*>(t.scale), 0), thread() == 0 && block() == 0);
+    inverse = store_scale<kForm>(reduce.largest(largest), carries, byte_at(static_cast<void*>(t.scale), 0), thread() == 0 && block() == 0);
   }
   Magnitude seen;  // by the thread, of all its rows
-  for (int64_t row = block(); row < grid.rows; row += grid.blocks, x.next(grid.blocks * t.x_stride)) {
+  for (int64_t i = block(); i < grid.rows; i += grid.blocks, x.next(grid.blocks * x_stride)) {
+    const int64_t row = kBackwards ? grid.rows - 1 - i : i;
     if (is_padding(t.sorted_ids, grid.num_valid, t.tokens, row)) continue;
     Raw<kForm.x, kWide> kept[kKeep ? kForm.chunks : 1] = {};
     float v[kWide];
@@ -95,21 +112,33 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
       });
       seen.largest = max_number(seen.largest, magnitude.largest);
       if constexpr (kForm.pass == QuantizePass::amax) continue;
-      if constexpr (!kOfTensor) inverse = store_scale<kForm>(reduce.largest(magnitude.largest), t.rounding, scale, thread() == 0);
+      if constexpr (!kOfTensor) inverse = store_scale<kForm>(reduce.largest(magnitude.largest), carries, scale, thread() == 0);
     }
+    constexpr int kLanes = kBlock / kWide;  // of a block of columns
+    static_assert(kThreads % kLanes == 0);
+    unsigned char* scale_at = scale + thread() / kLanes * t.scale_block_stride;
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       const auto raw = raw_of(c);
       unpack(raw, v);
       const auto first = first_of(c);
+      bool is_rare = true;
       if constexpr (kOfBlocks) {
-        constexpr int kLanes = kBlock / kWide;
-        magnitude = {};
-        magnitude.add(raw, v);
-        const float amax = group_reduce<kLanes>(magnitude.largest, Largest{});
         const bool leads = thread() % kLanes == 0 && first < cols;
-        inverse = store_scale<kForm>(amax, t.rounding, scale + first / kBlock * t.scale_block_stride, leads);
+        float amax = 0.0f;
+        magnitude = {};
+        if constexpr (kBytesOf<kForm.x> == 2 && kForm.quant == Quant::per_1x32) {
+          const uint32_t code = larger_half(group_reduce<kLanes>(largest_halves(raw), LargestHalves{}));
+          amax = value_of<kForm.x>(code);
+          is_rare = any(code >= kRareFrom<kForm>);
+        }
+        if (is_rare) {
+          magnitude.add(v);
+          amax = group_reduce<kLanes>(magnitude.largest, Largest{});
+        }
+        inverse = store_scale<kForm>(amax, carries, scale_at, leads);
+        scale_at += kThreads / kLanes * t.scale_block_stride;
       }
-      store_quantized<kForm.q, kRows>(v, inverse, magnitude.all_finite(), q, first, cols);
+      store_quantized<kForm, kRows>(v, inverse, magnitude.all_finite(), is_rare, q, first, cols);
     });
   }
   if constexpr (kForm.pass == QuantizePass::amax) {

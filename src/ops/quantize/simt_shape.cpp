@@ -53,12 +53,4 @@ void define_access(std::vector<std::string>& defines, RowAccess access, int regi
   defines.push_back(simt_define("REGISTERS", access == RowAccess::vectors ? registers : 64));
 }
 
-bool is_vector_aligned(const View& view, int wide) {
-  if (!view.given()) return true;
-  const int element = bits(view.dtype);
-  const auto rest = static_cast<uintptr_t>(std::min(16, wide * element / 8)) - 1;  // of an address, below a power of two
-  const int64_t stride = view.rank > 1 && view.shape[0] > 1 ? view.stride[0] * element / 8 : 0;
-  return ((reinterpret_cast<uintptr_t>(view.data) | static_cast<uintptr_t>(stride)) & rest) == 0;
-}
-
 }  // namespace eitri

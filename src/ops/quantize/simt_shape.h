@@ -1,6 +1,7 @@
 // How a SIMT kernel spreads a row over a block, and what a launcher needs to know of such a kernel.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,8 +15,11 @@ namespace eitri {
 struct SimtMachine {
   int warp_size = 32;
   int units = 132;  // multiprocessors or compute units
+  bool clusters = false;
 };
-inline SimtMachine machine_of(const Device& device) { return {.warp_size = device.warp_size, .units = device.units}; }
+inline SimtMachine machine_of(const Device& device) {
+  return {.warp_size = device.warp_size, .units = device.units, .clusters = device.gpu_arch.starts_with("sm_9")};
+}
 
 /// Threads of a block, and chunks of 16 bytes that each of them keeps in registers; 0 chunks: rows too long for that are read
 /// again in every pass.
@@ -46,8 +50,8 @@ int shared_bytes_of_few(int64_t blocks, const Device& device);
 /// Expected microseconds of a kernel that is bound by memory: a launch, and the bytes at nine tenths of the bandwidth.
 inline double memory_pass_us(const Device& device, double bytes) { return 2.5 + bytes / (0.9 * device.profile.read_bytes) * 1e6; }
 
-/// Elements in 16 bytes of an input.
-inline int wide_of(DType x) { return 128 / bits(x); }
+/// Elements in 16 bytes of an input, whose dtype has 4, 2 or 1 bytes.
+inline int wide_of(DType x) { return 16 >> (detail::element_bytes(x) >> 1); }
 
 /// A kernel to compile and launch: entry `entry` of `file`, whose only argument is the op's parameter struct, by value.
 struct SimtEntry {
@@ -62,7 +66,14 @@ struct SimtEntry {
 template <class T> std::string simt_define(const char* name, const T& value) { return str("EITRI_", name, "=", value); }
 
 /// May threads read and write `wide` elements of every row of the tensor at once? Absent tensors do not matter.
-bool is_vector_aligned(const View& view, int wide);
+inline bool is_vector_aligned(const View& view, int wide) {
+  if (!view.given()) return true;
+  const auto bytes = static_cast<int>(detail::element_bytes(view.dtype));  // 0: two elements a byte
+  const int vector = bytes != 0 ? wide * bytes : wide / 2;
+  const int64_t stride = view.rank > 1 && view.shape[0] > 1 ? view.stride[0] : 0;
+  const auto row = static_cast<uintptr_t>(bytes != 0 ? stride * bytes : stride / 2);
+  return ((reinterpret_cast<uintptr_t>(view.data) | row) & static_cast<uintptr_t>(std::min(16, vector) - 1)) == 0;  // powers of two
+}
 /// Rows of this many columns consist of whole chunks, of a power of two elements, and 32 bits count them.
 inline bool is_whole_chunks(int64_t columns, int wide) { return (columns & (wide - 1)) == 0 && columns < int64_t{1} << 28; }
 

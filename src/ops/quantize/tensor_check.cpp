@@ -21,7 +21,8 @@ std::string wanted_text(DType dtype, std::initializer_list<int64_t> shape) {
 
 }  // namespace
 
-void check_tensor(const View& view, const char* op, const char* arg, Access access, DType dtype, std::initializer_list<int64_t> shape) {
+void detail::check_tensor_fully(const View& view, const char* op, const char* arg, Access access, DType dtype,
+                                std::initializer_list<int64_t> shape) {
   const int rank = static_cast<int>(shape.size());
   if (access == Access::write) check_output(view, op, arg, rank);
   else check_view(view, op, arg, rank);

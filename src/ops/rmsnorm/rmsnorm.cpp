@@ -48,6 +48,8 @@ void check_scale(const RmsNormArgs& args, int64_t tokens, int64_t hidden) {
           "; expected per_token or per_1x128 (out is ", args.out.dtype, ")");
   const bool groups = args.quant == Quant::per_1x128;
   const int64_t columns = (hidden + kGroup - 1) / kGroup;
+  if (groups ? detail::is_usual(scale, DType::f32, {tokens, columns}) : detail::is_usual(scale, DType::f32, {tokens})) [[likely]]
+    return;
   check_output(scale, RmsNorm::name, "scale", groups ? 2 : 1);
   const bool ok =
       scale.dtype == DType::f32 && scale.layout == Layout::strided && scale.shape[0] == tokens && (!groups || scale.shape[1] == columns);

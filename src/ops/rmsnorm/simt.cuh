@@ -20,6 +20,7 @@
 // the kind of access (device/row.h).
 #pragma once
 
+#include "device/cluster.h"
 #include "device/row.h"
 #include "ops/rmsnorm/simt_params.h"
 
@@ -38,11 +39,16 @@ EITRI_INLINE Raw<kSum, kWide> summed(const RmsNormInput<kForm, kWide>& in, const
   if constexpr (kForm.residual == DType::none) {
     return in.x;
   } else {
-    float a[kWide], b[kWide];
-    unpack(in.x, a);
-    unpack(in.residual, b);
-    EITRI_UNROLL for (int e = 0; e < kWide; ++e) a[e] += b[e];
-    const auto sum = pack<kSum>(a);
+    Raw<kSum, kWide> sum;
+    if constexpr (kForm.x == kSum) {
+      sum = added(in.x, in.residual);
+    } else {
+      float a[kWide], b[kWide];
+      unpack(in.x, a);
+      unpack(in.residual, b);
+      EITRI_UNROLL for (int e = 0; e < kWide; ++e) a[e] += b[e];
+      sum = pack<kSum>(a);
+    }
     store_raw<kSum, kWide, kRows>(sum, byte_at(t.residual_out, row * t.residual_out_stride), first, hidden);
     return sum;
   }
@@ -60,6 +66,12 @@ EITRI_INLINE void normed(const Raw<kSum, kWide>& sum, const Weights& weights, fl
   }
 }
 
+/// 1 / x of a number of the range that reciprocal() takes; 0 for 0.
+EITRI_INLINE float inverse_of(float x) {
+  const float inverse = reciprocal(x == 0.0f ? 1.0f : x);
+  return x == 0.0f ? 0.0f : inverse;
+}
+
 /// Numbers whose products with each other, and with scales made of them, are normal.
 EITRI_INLINE bool is_ordinary(float x) { return x >= power_of_two(-50) && x <= power_of_two(50); }
 /// Of the largest of some products, and the factor that is still to come: none of the products lost a value that counts. All are 0 where
@@ -69,7 +81,7 @@ EITRI_INLINE bool is_ordinary(float largest, float factor) {
 }
 
 template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row(const RmsNormGrid& grid) {
-  constexpr int kWide = kWideOf<kForm.x>, kThreads = kForm.threads;
+  constexpr int kWide = kWideOf<kForm.x>, kBlocks = kForm.row_blocks, kThreads = kForm.threads * kBlocks;  // of a row
   constexpr DType kSum = kForm.residual == DType::none ? kForm.x : kForm.residual;
   constexpr DType kWeight = kForm.weight == DType::none ? kForm.x : kForm.weight;
   constexpr bool kKeep = kForm.chunks > 0;
@@ -83,23 +95,34 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   const RmsNormTask& t = grid.task;
   const auto hidden = static_cast<Column<kRows>>(t.hidden);
   const int64_t chunks = kKeep ? kKept : (t.hidden + kThreads * kWide - 1) / (kThreads * kWide);
-  const auto first_of = [](int64_t c) { return static_cast<Column<kRows>>(static_cast<Column<kRows>>(c) * kThreads + thread()) * kWide; };
+  const int me = kBlocks == 1 ? thread() : cluster_rank() * kForm.threads + thread();            // of the row's threads
+  const int64_t first_row = block() / kBlocks, step = kBlocks == 1 ? grid.blocks : grid.tokens;  // pairs take one row each
+  const auto first_of = [me](int64_t c) { return static_cast<Column<kRows>>(static_cast<Column<kRows>>(c) * kThreads + me) * kWide; };
 
-  EITRI_SHARED typename BlockReduce<kThreads>::Partials partials;
-  BlockReduce<kThreads> reduce(partials);
+  using Reduce = RowReduce<kForm.threads, kBlocks>;
+  EITRI_SHARED typename Reduce::Partials partials;
+  Reduce reduce(partials);
 
   launch_dependents();
   constexpr DType kResidual = kForm.residual == DType::none ? kForm.x : kForm.residual;
-  ThreadChunks<kForm.x, kThreads, kWide> x(t.x, t.x_stride);
-  ThreadChunks<kResidual, kThreads, kWide> residual(t.residual, t.residual_stride);
-  if (is_early_block() && block() < grid.tokens) {
-    x.prefetch(kKept, t.hidden);
-    if constexpr (kForm.residual != DType::none) residual.prefetch(kKept, t.hidden);
+  ThreadChunks<kForm.x, kThreads, kWide> x(t.x, t.x_stride, first_row, me);
+  ThreadChunks<kResidual, kThreads, kWide> residual(t.residual, t.residual_stride, first_row, me);
+  // More of the early blocks would stand in the way of the kernel before: on an H200 4096 x 4096 bf16 3.87 TB/s with 2048, 4.00 with 264.
+  if (is_early_block(264) && first_row < grid.tokens) {
+    x.prefetch(kKept, me, t.hidden);
+    if constexpr (kForm.residual != DType::none) residual.prefetch(kKept, me, t.hidden);
     // Once: a thousand blocks that ask for the same lines stand in each other's way.
-    if (kForm.weight != DType::none && block() == 0) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>);
+    if (kForm.weight != DType::none && first_row == 0) prefetch_row<kThreads>(t.weight, t.hidden * kBytesOf<kWeight>, me);
   }
-  wait_for_dependencies();
-  for (int64_t row = block(); row < grid.tokens; row += grid.blocks) {
+  x.settle();
+  residual.settle();
+  const unsigned char* weight_at = nullptr;
+  if constexpr (kForm.weight != DType::none) {
+    weight_at = byte_at(t.weight, me * kWide * kBytesOf<kWeight>);
+    settle(weight_at);
+  }
+  for (int64_t row = first_row; row < grid.tokens; row += step) {
+    wait_for_dependencies();
     const auto load = [&](int64_t c) {
       RmsNormInput<kForm, kWide> chunk;
       chunk.x = load_raw_at<kForm.x, kWide, kRows>(x[c], first_of(c), hidden);
@@ -111,11 +134,12 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     RmsNormInput<kForm, kWide> in[kKept];
     Raw<kSum, kWide> kept[kKept];
     float products[kKept][kWide], largest[kKept];
-    Magnitude magnitude;
     Raw<kWeight, kWide> weights[kKept] = {};
     if constexpr (kKeep) for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load(c); });
     if constexpr (kEarly)
-      for_each_chunk<kKept>(chunks, [&](int64_t c) { weights[c] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden); });
+      for_each_chunk<kKept>(chunks, [&](int64_t c) {
+        weights[c] = load_raw_at<kWeight, kWide, kRows>(weight_at + c * kThreads * kWide * kBytesOf<kWeight>, first_of(c), hidden);
+      });
     float squares = 0.0f, v[kWide];
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       if constexpr (!kKeep) in[0] = load(c);
@@ -125,39 +149,43 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
       EITRI_UNROLL for (int e = 0; e < kWide; ++e) squares = fma(v[e], v[e], squares);
       if constexpr (kProducts) {
         normed<kForm>(sum, weights[c], 1.0f, products[c]);
-        Magnitude of_chunk;
-        of_chunk.add_or_infinity(products[c]);
-        largest[c] = of_chunk.largest;
-        magnitude.join(of_chunk);
+        largest[c] = 0.0f;
+        EITRI_UNROLL for (int e = 0; e < kWide; ++e) largest[c] = max_or_nan(largest[c], magnitude(products[c][e]));
       }
     });
     constexpr int kLanes = 128 / kWide;  // of a group: adjacent, in one warp
-    if constexpr (kProducts && kForm.quant == Quant::per_token) {
-      reduce.sum_and_largest(squares, magnitude.largest);
-    } else {
-      if constexpr (kProducts) for_each_chunk<kKept>(chunks, [&](int64_t c) { largest[c] = group_reduce<kLanes>(largest[c], Largest{}); });
-      squares = reduce.sum(squares);
-    }
-    const float factor = rsqrt(quotient_by(squares, grid.columns, grid.inverse_columns) + t.eps);
+    constexpr bool kOfRow = kForm.quant == Quant::per_token;
     void* const out = byte_at(t.out, row * t.out_stride);
     float* const scale = t.scale + row * t.scale_row_stride;
-    x.next(grid.blocks * t.x_stride);
-    residual.next(grid.blocks * t.residual_stride);
+    x.next(step * t.x_stride);
+    residual.next(step * t.residual_stride);
+    // The factor is in a scale and in its elements: codes are those of the products, whatever it is.
+    const auto store_products = [&](int64_t c) {
+      const float inverse = inverse_of(largest[c]) * largest_of<kForm.out>();
+      store_codes<kForm.out, kRows>(products[c], inverse, true, out, first_of(c), hidden);
+    };
+    if constexpr (kProducts && kOfRow) {
+      for_each_chunk<kKept>(chunks, [&](int64_t c) { largest[0] = max_or_nan(largest[0], largest[c]); });
+      reduce.sum_and_largest(squares, largest[0]);
+      for_each_chunk<kKept>(chunks, [&](int64_t c) {
+        largest[c] = largest[0];
+        store_products(c);
+      });
+    } else if constexpr (kProducts) {
+      for_each_chunk<kKept>(chunks, [&](int64_t c) { largest[c] = group_reduce<kLanes>(largest[c], LargestOrNan{}); });
+      for_each_chunk<kKept>(chunks, store_products);
+    }
+    if constexpr (!kProducts || !kOfRow) squares = reduce.sum(squares);
+    const float factor = rsqrt(quotient_by(squares, grid.columns, grid.inverse_columns) + t.eps);
     if constexpr (kProducts) {
       bool ordinary = is_ordinary(factor);
-      if constexpr (kForm.quant == Quant::per_token) {
-        ordinary &= is_ordinary(magnitude.largest, factor);
-      } else {
-        for_each_chunk<kKept>(chunks, [&](int64_t c) { ordinary &= is_ordinary(largest[c], factor); });
-        ordinary = all(ordinary);
-      }
-      if (ordinary) {
-        for_each_chunk<kKept>(chunks, [&](int64_t c) {
+      for_each_chunk<kOfRow ? 1 : kKept>(chunks, [&](int64_t c) { ordinary &= is_ordinary(largest[c], factor); });
+      if (kOfRow ? ordinary : all(ordinary)) {
+        for_each_chunk<kOfRow ? 1 : kKept>(chunks, [&](int64_t c) {
           const auto first = first_of(c);
-          const Scale s = scale_of<kForm.out>((kForm.quant == Quant::per_token ? magnitude.largest : largest[c]) * factor);
-          const bool leads = kForm.quant == Quant::per_token ? c == 0 && thread() == 0 : first < hidden && thread() % kLanes == 0;
-          if (leads) *(kForm.quant == Quant::per_token ? scale : scale + first / 128 * t.scale_group_stride) = s.value;
-          store_codes<kForm.out, kRows>(products[c], factor * s.inverse, magnitude.all_finite(), out, first, hidden);
+          const float value = scale_of<kForm.out>(largest[c] * factor).value;
+          if (kOfRow && me == 0) *scale = value;
+          if (!kOfRow && first < hidden && me % kLanes == 0) scale[first / 128 * t.scale_group_stride] = value;
         });
         continue;
       }
@@ -183,13 +211,13 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
         store_raw<kForm.out, kWide, kRows>(pack<kForm.out>(v), out, first_of(c), hidden);
       });
     } else if constexpr (kForm.quant == Quant::per_token) {
-      magnitude = {};
+      Magnitude magnitude;
       for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
         magnitude.add(v);
       });
       const Scale s = scale_of<kForm.out>(reduce.largest(magnitude.largest));
-      if (thread() == 0) *scale = s.value;
+      if (me == 0) *scale = s.value;
       for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
         store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first_of(c), hidden);
@@ -198,12 +226,12 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
       static_assert(kForm.quant == Quant::per_1x128);
       for_each_chunk<kPasses>(chunks, [&](int64_t c) {
         value(c);
-        magnitude = {};
+        Magnitude magnitude;
         magnitude.add(v);
         const float amax = group_reduce<kLanes>(magnitude.largest, Largest{});
         const Scale s = scale_of<kForm.out>(amax);
         const auto first = first_of(c);
-        if (first < hidden && thread() % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s.value;
+        if (first < hidden && me % kLanes == 0) scale[first / 128 * t.scale_group_stride] = s.value;
         store_codes<kForm.out, kRows>(v, s.inverse, magnitude.all_finite(), out, first, hidden);
       });
     }
@@ -224,7 +252,8 @@ EITRI_KERNEL_FOR(EITRI_THREADS, EITRI_REGISTERS) rmsnorm_block_per_row(const eit
                                                 .threads = EITRI_THREADS,
                                                 .chunks = EITRI_CHUNKS,
                                                 .early_weights = EITRI_EARLY_WEIGHTS,
-                                                .products = EITRI_PRODUCTS},
+                                                .products = EITRI_PRODUCTS,
+                                                .row_blocks = EITRI_ROW_BLOCKS},
                                     EITRI_SIMT::Rows::EITRI_ROWS>(grid);
 }
 #endif

@@ -14,6 +14,7 @@ struct RmsNormForm {
   int chunks = 0;              // kept by a thread; 0: rows are read again
   bool early_weights = false;  // kept as well
   bool products = false;       // of values and weights are kept, of quantised rows
+  int row_blocks = 1;          // that share a row: 1, or a cluster of 2
   bool operator==(const RmsNormForm&) const = default;
 };
 
