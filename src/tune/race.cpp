@@ -27,7 +27,7 @@ class Race {
   RaceResult run() {
     for (size_t rung = 0; rung < options_.rungs.size() && !stopped_; ++rung) {
       while (result_.rounds < options_.rungs[rung] && !stopped_) round();
-      if (is_settled() || is_tied()) break;
+      if (is_settled() || is_tied() || is_in_vain()) break;
       if (rung + 1 < options_.rungs.size()) drop_the_slow();
     }
     return finish();
@@ -97,6 +97,14 @@ class Race {
     const size_t best = leader();
     for (size_t i = 0; i < tracks_.size(); ++i)
       if (runs(i) && tracks_[i].score() + tracks_[i].interval() > tracks_[best].score() + options_.tie) return false;
+    return true;
+  }
+
+  /// The control stays, whatever the others do: which of them is best says nothing then.
+  bool is_in_vain() const {
+    if (!options_.in_vain || result_.rounds < 6) return false;
+    for (size_t i = 0; i < tracks_.size(); ++i)
+      if (i != control_ && runs(i) && tracks_[i].score() - tracks_[i].interval() <= std::log(1 - options_.min_gain)) return false;
     return true;
   }
 

@@ -19,8 +19,9 @@ struct RaceOptions {
   double tie = 0.01;       // candidates within this of the best, or within the noise, are equal: the lowest index wins
   double settled = 0.01;   // stops when the leader is ahead of the rest by this and the noise
   bool tied = true;        // stops when all that are left are surely equal
+  bool in_vain = false;    // stops when nobody that is left can save min_gain over the control, as far as 6 rounds can tell
   double gate = 0.05;      // a round counts if its controls differ by less
-  double min_gain = 0.02;  // see Standing::ahead
+  double min_gain = 0.02;  // see Standing::ahead and in_vain
   double give_up = 0;      // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
   double discard = 1;      // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
   uint64_t seed = 1;       // of the order within rounds

@@ -273,6 +273,8 @@ void Session::time_all() {
   const size_t control = out_.control_is_wrong ? field_.front() : choices_.control;
   RaceOptions options = options_.race;
   options.out_of_time = out_of_time_;
+  options.min_gain = options_.min_gain;
+  options.in_vain = !out_.control_is_wrong;
   const auto whole = [&](int) { return options_.sample_us; };
   RaceResult first = run_race(field_, control, options, "racing", [&](int round) {
     // The first rounds part what is far apart; graphs of a GPU stay as long as they are.
@@ -335,7 +337,7 @@ void Session::time_all() {
     rules.least_rounds = 3;  // for an interval
     rules.out_of_time = out_of_time_;
     rules.settled = kInfinity;
-    rules.tied = false;
+    rules.tied = rules.in_vain = false;
     rules.seed = options_.race.seed + 1;
     last = run_race(finalists, control, rules, "confirming", whole);
     const auto hidden = [&] {  // a gain, by noise

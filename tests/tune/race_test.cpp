@@ -69,6 +69,17 @@ TEST(Race, two_runs_with_other_noise_choose_alike) {
   }
 }
 
+TEST(Race, ends_when_nobody_can_gain_enough) {
+  // One percent slower than the control, and another by half: neither alone nor tied.
+  Machine machine{.us = {100, 101, 100.5}, .noise = 0.003};
+  EXPECT_EQ(run(machine, 0, {.tied = false, .in_vain = true}).rounds, 6);
+  EXPECT_EQ(run(machine, 0, {.tied = false}).rounds, 12);
+  // One that may gain is waited for.
+  Machine near{.us = {100, 98.2}, .noise = 0.003};
+  const RaceResult result = run(near, 0, {.settled = 1, .tied = false, .in_vain = true});
+  EXPECT_EQ(result.rounds, 12);
+}
+
 TEST(Race, the_slow_are_dropped_early) {
   Machine machine{.us = {100}};
   for (int i = 1; i < 64; ++i) machine.us.push_back(100 + 5 * i);
