@@ -97,34 +97,36 @@ template <int kThreads> class PairReduce {
   explicit EITRI_INLINE PairReduce(Partials& mail) : mail_(mail) { mail_.open(); }
 
   EITRI_INLINE float sum(float x) {
-    float none = 0.0f;
-    sum_and_largest(x, none);
-    return x;
+    exchange(group_reduce<warp_size>(x, Sum{}), 0.0f);
+    return summed();
   }
+  /// Of numbers that are not negative; NaN if one is.
   EITRI_INLINE float largest(float x) {
-    float none = 0.0f;
-    sum_and_largest(none, x);
-    return x;
+    exchange(0.0f, warp_largest(x));
+    return largest_received();
   }
-  /// x becomes the sum of x, y the largest y, which are neither NaN nor negative.
+  /// x becomes the sum of x, y the largest y.
   EITRI_INLINE void sum_and_largest(float& x, float& y) {
-    x = group_reduce<warp_size>(x, Sum{});
-    y = warp_largest(y);
-    if (round_ == 0) mail_.meet();
-    if (lane() == 0) mail_.send(round_, cluster_rank() * kWarps + warp(), x, y);
-    mail_.receive(round_);
-    constexpr int kGroup = next_power_of_two(kSlots);
-    const int from = lane() % kGroup;
-    x = from < kSlots ? mail_.first(round_, from) : 0.0f;
-    y = lane() < kSlots ? mail_.second(round_, lane()) : 0.0f;
-    ++round_;
-    x = group_reduce<kGroup>(x, Sum{});
-    y = warp_largest(y);
+    exchange(group_reduce<warp_size>(x, Sum{}), warp_largest(y));
+    x = summed();
+    y = largest_received();
   }
 
  private:
+  EITRI_INLINE void exchange(float x, float y) {
+    if (round_ < 0) mail_.meet();
+    ++round_;
+    if (lane() == 0) mail_.send(round_, cluster_rank() * kWarps + warp(), x, y);
+    mail_.receive(round_);
+  }
+  EITRI_INLINE float summed() {
+    constexpr int kGroup = next_power_of_two(kSlots);
+    const int from = lane() % kGroup;
+    return group_reduce<kGroup>(from < kSlots ? mail_.first(round_, from) : 0.0f, Sum{});
+  }
+  EITRI_INLINE float largest_received() { return warp_largest(lane() < kSlots ? mail_.second(round_, lane()) : 0.0f); }
   Partials& mail_;
-  int round_ = 0;
+  int round_ = -1;  // the last one
 };
 #endif
 

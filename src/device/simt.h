@@ -8,11 +8,12 @@
 //   memory       EITRI_SHARED Shared<T, kCount> name;   name[i]: bounds and races are checked in emulation
 //                load16 load8 load4 store16 store8 store4 (aligned to their size), prefetch, atomic_add
 //   words        count_bits, lowest_bit (of a word that is not 0): of ballots
-//   numbers      fma root rsqrt reciprocal quotient_by magnitude max_number bounded round_even fast_exp2 fast_reciprocal dot4 max_halves, from_*/to_*/pack*_*/unpack4_* conversions with the bits of
+//   numbers      fma root rsqrt reciprocal quotient_by magnitude max_number max_or_nan bounded round_even fast_exp2 fast_reciprocal dot4 max_halves, sums and bounds of two codes (add2_bf16 add2_f16 bounded2_f16), from_*/to_*/pack*_*/unpack4_* conversions with the bits of
 //                base/numeric.h, struct F and the functions of device/vec_math.h on it
 //                divide, root of doubles: normal numbers (root also 0) with normal results; an ulp off beyond
 //   launch       EITRI_KERNEL(threads) entry, EITRI_KERNEL_FOR(threads, registers) for one that makes do with so many registers, so that
-//                whole blocks of them share a unit; launch_dependents(), wait_for_dependencies()
+//                whole blocks of them share a unit; launch_dependents(), wait_for_dependencies(), settle(p): p is computed before the wait
+//   clusters     device/cluster.h: cluster_rank(), ClusterMail, reductions over two blocks; not on every machine
 //
 // Kernels name neither a warp size nor a vendor. A block is a multiple of the warp; grids and blocks have one dimension.
 // Functions are EITRI_INLINE, loops over registers EITRI_UNROLL. Multiplications and additions are never fused unless

@@ -27,7 +27,7 @@ inline RowShape tested_shape(int64_t columns, int wide) {
 struct EmulatedLaunch {
   int threads = 0;
   int64_t blocks = 0;
-  std::function<void()> lane;  // empty: the form is not in the tables
+  std::function<void()> lane = {};  // empty: the form is not in the tables
   int cluster = 1;
   bool idle = false;  // the problem is passed over
 };

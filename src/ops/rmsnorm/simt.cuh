@@ -3,18 +3,20 @@
 // written once, and bounds it.
 //
 // Where registers allow it (early_weights), weights are fetched together with the row; else they are read when they are needed, from a
-// cache. Quantised rows with early weights keep value x weight instead of the value (products): the largest magnitude of these is found
-// together with the sum, behind the same barrier (a group of 128 finds its own within a warp), and what is left to do after it is one
-// product an element with factor x inverse scale. Where such products could leave the range of normal numbers (is_ordinary), and
-// without products, a row takes the long way, in the order of the reference: the normed values, their largest magnitude by a reduction
-// of its own, and the values again.
+// cache. Quantised rows with early weights keep value x weight instead of the value (products). A code does not depend on the factor, which
+// is in the scale as well: codes are those of the products over their largest magnitude, so a group of 128, which finds its own within a warp,
+// writes them before the sum is known, and a row finds both behind one barrier. Where such products could leave the range of normal numbers
+// (is_ordinary), and without products, a row takes the long way, in the order of the reference: the normed values, their largest magnitude
+// by a reduction of its own, and the values again.
 //
-// Measured on an H200, 2026-11-30, `eitri bench rmsnorm`, bench/results/gpu-h200.json (before is_ordinary looked at the factor), with
-// residual, at 7168 columns: f8e4m3 for 128 columns 4.09 TB/s at 4096 rows and 1.78 us for one row, i8 a row 4.13 and 1.75 (4.8 TB/s
-// nominal). What is left for few rows: one multiprocessor reads 43 KB of a row.
+// Long rows, where there are few, are shared by two blocks of a cluster (row_blocks, device/cluster.h): one multiprocessor would issue the
+// instructions of 43 KB. What a row needs is computed before the kernel waits for the ones before it.
 //
-// With chunks == 0, rows of any length are read again in
-// every pass (each thread reads what it wrote itself, so in-place calls are fine there too).
+// Measured on an H200, 2026-11-30, `eitri bench rmsnorm`, bench/results/gpu-h200.json, with residual, at 7168 columns (1.78 and 1.75 us before
+// codes came first and blocks in pairs): f8e4m3 for 128 columns 1.41 us for one row, i8 a row 1.36.
+//
+// With chunks == 0, rows of any length are read again in every pass (each thread reads what it wrote itself, so in-place calls are fine
+// there too).
 //
 // Compiled with EITRI_THREADS the file has the entry rmsnorm_block_per_row for the form that the other macros say; EITRI_ROWS is
 // the kind of access (device/row.h).
