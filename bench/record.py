@@ -147,7 +147,8 @@ def main():
         "driver": gpu_driver(),
         "runs": [],
     }
-    def save():
+
+    def write():
         """After every command: a run that is cut short leaves what it has measured."""
         pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
 
@@ -164,7 +165,7 @@ def main():
                     raise SystemExit(f"a known result is of commit {other['commit']}; expected {result['commit']}")
                 result |= {key: value for key, value in other.items() if key != "runs" and value}  # where it was measured
             result["runs"] += runs
-            save()
+            write()
             print(tune_suite.table(runs))
             continue
         for arguments in SUITES[suite]:
@@ -176,7 +177,7 @@ def main():
                 text = run(full)
             cases = [json.loads(line) for line in text.splitlines() if line.strip()] if suite in CPU_SUITES + CPU_MORE else [json.loads(text)]
             result["runs"].append({"command": "eitri " + " ".join(full), "cases": cases})
-            save()
+            write()
             print(f"{time.monotonic() - start:6.0f} s  {' '.join(full)}", flush=True)
     print(f"{options.out}: {sum(len(r['cases']) for r in result['runs'])} cases of {len(result['runs'])} commands")
 

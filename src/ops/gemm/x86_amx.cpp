@@ -8,11 +8,11 @@
 //       the last chunk of the last block of k: epilogue of the group's rows
 //
 // Who loads what: A streams from L2 by loads that leave L1 to the weights (the largest single effect); weights come from
-// their panel strictly in memory order, a chunk ahead of use, spread evenly over the k-steps (next chunk to L2; up to 32 rows:
-// 8 KiB ahead to L2 and 2 KiB ahead to L1, one chunk, sums in registers over the whole block of k; below 16 rows tiles have no more
-// rows than A). Sums of a group, in tile order, go to memory and the next group's come in between the tile products of the next
-// block's first step; the last steps of a block fetch the lines that its sums will be stored to. A finished group's epilogue runs during
-// the steps of the block after it, on the vector ports that tile products leave idle.
+// their panel strictly in memory order, fetched ahead of use, spread evenly over the k-steps: the next chunk to L2; up to 32 rows, whose one
+// group keeps its sums in tiles over the whole block of k, 8 KiB ahead to L2 and 2 KiB ahead to L1. Weights of a task that may lie in L2
+// are fetched to L1 alone. Below 16 rows tiles have no more rows than A. Sums of a group, in tile order, go to memory and the next group's
+// come in between the tile products of the next block's first step; the last steps of a block fetch the lines that its sums will be
+// stored to. A finished group's epilogue runs during the steps of the block after it, on the vector ports that tile products leave idle.
 // Coded panels (x86_amx_decode.h): the same loops over tiles decoded a chunk at a time into L1, once for each block of rows; the codes of the
 // next chunk are fetched to L2 as weights are. Decoding the next chunk between the tile products of this one was slower: it takes the room
 // in which loads from L2 wait. Up to 16 rows: x86_amx_few.cpp.
@@ -52,11 +52,11 @@ constexpr int64_t kSumsTile = 2 * kTileBytes;  // from the upper 16 rows to the 
 constexpr int64_t kSumsGroup = 4 * kTileBytes;
 constexpr int64_t kStepWeights = 2 * kTileBytes;  // weights of a k-step
 constexpr int64_t kMostA = 1 << 20;               // bytes of an A block: half of L2
-constexpr int64_t kNear = 2048;                   // bytes between a use of weights and their fetch to L1
 constexpr int64_t kCodesAhead = 2048;             // bytes between a decoder and what it fetches from L2
 constexpr int64_t kMostCodedChunk = 20;           // k-steps decoded at a time: 40 KiB of L1
 constexpr int64_t kOwnSteps = 8;                  // the last steps of a block, in which it fetches the lines its sums go to
 constexpr int64_t kShortChunk = 14;               // k-steps: below, those fetches cost more than they bring
+constexpr int64_t kInL2 = 3 << 19;  // weights of this size may still be there from the call before: they are fetched to L1 alone
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 EITRI_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -66,22 +66,26 @@ struct Plan {
   int64_t rows;   // of A packed at a time
   int64_t steps;  // k-steps packed at a time
   int64_t chunk;  // k-steps of a panel that stay in L1
-  int64_t ahead;  // weights are fetched to L2 this many bytes ahead; 0: the next chunk
-  bool near;      // and to L1, kNear bytes ahead
+  int64_t far;    // weights are fetched to L2 this many bytes ahead; 0: the next chunk
+  int64_t near;   // and to L1 so many; 0: not at all; the same: to L1 alone
 
-  Plan(const PanelTask& task, int64_t all_steps) {
-    if (task.m <= 16) *this = Plan(16, 640, 640, 8192, true);
-    else if (task.m <= 32 && task.codes.dtype == DType::none) *this = Plan(32, 320, 320, 8192, true);
-    else if (task.m <= 32) *this = Plan(32, 320, 4, 8192, false);
-    else if (task.m <= 64) *this = Plan(64, 160, 4, 8192, false);
-    else if (task.m <= 160) *this = Plan(160, 64, 8, 16384, false);
-    else *this = Plan(kScratchRows, 0, 20, 0, false);
+  /// `weights`: bytes of the task's.
+  Plan(const PanelTask& task, int64_t all_steps, int64_t weights) {
+    if (task.m <= 16) *this = Plan(16, 640, 640, 8192, 2048);
+    else if (task.m <= 32) *this = Plan(32, 320, 320, 8192, 2048);
+    else if (task.m <= 64) *this = Plan(64, 160, 16, 0, 0);
+    else if (task.m <= 160) *this = Plan(160, 64, 8, 16384, 0);
+    else *this = Plan(kScratchRows, 0, 20, 0, 0);
+    const bool coded = task.codes.dtype != DType::none;
+    if (coded && task.m <= 16) far = near = 2048;
+    else if (coded && task.m <= 64) chunk = 4, far = 8192, near = 0;
+    else if (weights <= kInL2 && task.m <= 64) far = near = task.m <= 32 ? 2048 : 8192;
     if (task.block_m > 0 && task.m > 16) {
       rows = divide_up(least(task.block_m, kScratchRows), kGroupRows) * kGroupRows;
       steps = 0;
     }
     if (task.chunk_k > 0) chunk = task.chunk_k;
-    if (task.codes.dtype != DType::none) chunk = least(chunk, kMostCodedChunk);
+    if (coded) chunk = least(chunk, kMostCodedChunk);
     // Even shares instead of a small rest.
     if (task.m > 16) rows = divide_up(divide_up(task.m, divide_up(task.m, rows)), kGroupRows) * kGroupRows;
     if (steps == 0) steps = kMostA / (rows * kStepBytes);  // as many as fit
@@ -90,7 +94,7 @@ struct Plan {
   }
 
  private:
-  Plan(int64_t r, int64_t s, int64_t c, int64_t a, bool n) : rows(r), steps(s), chunk(c), ahead(a), near(n) {}
+  Plan(int64_t r, int64_t s, int64_t c, int64_t f, int64_t n) : rows(r), steps(s), chunk(c), far(f), near(n) {}
 };
 
 /// A finished group whose epilogue runs during the next block.
@@ -103,9 +107,9 @@ struct Pending {
 
 /// What a block fetches for later, per k-step.
 struct Ahead {
-  const std::byte* weights;  // to L2
-  int64_t weight_lines;
-  int64_t near;  // those so many bytes before them to L1; 0: none
+  const std::byte *far, *near;    // weights, for L2 and for L1
+  const std::byte* end;           // of those that are fetched at all
+  int64_t far_lines, near_lines;  // of each, so many per step
   const std::byte* sums;
   int64_t sum_lines;
   int64_t c_row, c_row_end, c_rows;  // rows of c to fetch for writing, so many per step
@@ -192,10 +196,10 @@ template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelT
 EITRI_INLINE void fetch_for_write(const std::byte* line) { asm volatile("prefetchw %0" : : "m"(*line)); }
 
 EITRI_INLINE void fetch(Ahead& ahead, const PanelTask& task) {
-  for (int64_t i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64) {
-    _mm_prefetch(ahead.weights, _MM_HINT_T2);
-    if (ahead.near > 0) _mm_prefetch(ahead.weights - ahead.near, _MM_HINT_T0);
-  }
+  if (ahead.far < ahead.end)
+    for (int64_t i = 0; i < ahead.far_lines; ++i, ahead.far += 64) _mm_prefetch(ahead.far, _MM_HINT_T2);
+  if (ahead.near < ahead.end)
+    for (int64_t i = 0; i < ahead.near_lines; ++i, ahead.near += 64) _mm_prefetch(ahead.near, _MM_HINT_T0);
   for (int64_t i = 0; i < ahead.sum_lines; ++i, ahead.sums += 64) _mm_prefetch(ahead.sums, _MM_HINT_T1);
   for (int64_t i = 0; i < ahead.c_rows && ahead.c_row < ahead.c_row_end; ++i, ++ahead.c_row) {
     const int64_t row = task.c_row_index != nullptr ? task.c_row_index[ahead.c_row] : ahead.c_row;
@@ -339,14 +343,15 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c 
   constexpr int64_t kElementBytes = kSums == Sums::i32 ? 1 : 2;
   const int64_t k_bytes = task.k * kElementBytes, steps = divide_up(k_bytes, kStepBytes);
   if (steps == 0) return finish_empty<kSums>(task);
-  const Plan plan(task, steps);
+  const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
+  const Plan plan(task, steps, (task.panel_end - task.panel_begin) * weight_panel);
   const bool plain = !kCoded && task.b_row_stride != 0;
   const Finish how = finish_of(task, large_c);
   const bool fetches = !plain;
   const bool split_k = steps > plan.steps;
   // Bytes of a k-step's weights in memory. Codes lie span by span, so that those of a step are only about here.
   const int64_t step_bytes = !kCoded ? kStepWeights : span_bytes(task.codes) / (kSums == Sums::i32 ? kSpan / 64 : kSpan / kDecodedSteps);
-  const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
+  const std::byte* const weights_end = task.b + task.panel_end * weight_panel;
   const int64_t outputs = task.gate == GateLayout::none ? kPanelColumns : kPanelColumns / 2;
   const int64_t c_width = task.c_dtype == DType::f32 ? 4 : 2;
   const int64_t tile_rows = least(task.m, 16), a_tile = tile_rows * kStepBytes;
@@ -399,7 +404,8 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c 
         for (int64_t c0 = 0; c0 < here; c0 += plan.chunk) {
           const int64_t count = least(plan.chunk, here - c0);
           const std::byte* b = b_panel + c0 * step_bytes;
-          const std::byte* const soon = plan.ahead > 0 ? b + plan.ahead : c0 + count < here ? b + count * step_bytes : next_panel;
+          const std::byte* const soon = plan.far > 0 ? b + plan.far : c0 + count < here ? b + count * step_bytes : next_panel;
+          const std::byte* const sooner = b + plan.near;
           if constexpr (kCoded) {
             unpack(task.b + panel * weight_panel, k0 + c0, count, kCodesAhead, plain_panel);
             b = plain_panel;
@@ -411,9 +417,12 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c 
             std::byte* const c = sums + g * kSumsGroup;
             const std::byte* const a = a_block + (c0 * row_tiles + g * 2 * count) * a_tile;
             Ahead ahead = {};
-            ahead.weights = soon + g * lines * count * 64;
-            ahead.weight_lines = !fetches || g * lines * 64 >= step_bytes ? 0 : lines;
-            ahead.near = plan.near ? plan.ahead - kNear : 0;
+            const int64_t own_lines = !fetches || g * lines * 64 >= step_bytes ? 0 : lines;
+            ahead.far = soon + g * lines * count * 64;
+            ahead.near = sooner + g * lines * count * 64;
+            ahead.end = plan.far > 0 ? weights_end : ahead.far + own_lines * count * 64;
+            ahead.far_lines = plan.near > 0 && plan.far == plan.near ? 0 : own_lines;
+            ahead.near_lines = plan.near > 0 ? own_lines : 0;
             ahead.sum_lines = panel_sums > 0 && panel + 1 < task.panel_end ? divide_up(kSumsGroup / 64, here) : 0;
             ahead.sums = c + panel_sums + c0 * 64 * ahead.sum_lines;
             if (final && how != Finish::stream && task.m > 64) {
@@ -449,7 +458,7 @@ namespace amx {
 PanelBlocking blocking(const PanelTask& task, int element_bytes) {
   // Few rows meet codes in coded_few_bf16, which has no such choice.
   if (task.codes.dtype != DType::none && element_bytes == 2 && task.m <= kFewRows && task.k > 0 && task.k <= kFewK) return {};
-  const Plan plan(task, divide_up(task.k * element_bytes, kStepBytes));
+  const Plan plan(task, divide_up(task.k * element_bytes, kStepBytes), 0);
   return {.rows = plan.rows, .steps = plan.steps, .chunk = plan.chunk};
 }
 void panel_bf16(const PanelTask& task) { run<Sums::f32, false>(task); }

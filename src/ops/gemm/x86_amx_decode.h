@@ -4,8 +4,8 @@
 // f4e2m1 x f8e4m3). f8e4m3 with one scale for all columns of a span (128 x 128 blocks): the scale goes into the tables, once a span.
 // Measured on one core of a Xeon with AMX, 2026-11-30, n = k = 4096, m = 256, in turn with bf16 weights, as a share of their rate: f8 and i8
 // 0.94, mxfp8 0.85, i4 in groups 0.90, mxfp4 1.0. Not arithmetic but codes that came from L3 while they were decoded had made it 0.80 to 0.90.
-// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, f8e4m3 and f8e8m0 192 (f4e2m1 by f8e8m0: 64),
-// in tables 25; two a cycle, beside 32 stores.
+// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, in tables 25, f8e8m0 64, f8e4m3 (nvfp4) 200; two a
+// cycle, beside 32 stores.
 #pragma once
 
 #include "ops/gemm/x86_decode.h"
@@ -13,13 +13,11 @@
 namespace eitri::vec512 {
 inline namespace EITRI_CODES {
 
-/// 16 f32 of 8 bits, or to be cut off after 8, as the even or odd halves of pairs: even above, odd below bit 16 dropped.
-EITRI_INLINE __m512i pair_of(__m512i even, __m512i odd) { return merge(_mm512_srli_epi32(even, 16), odd, high_half()); }
-/// pairs times the scales of their columns.
-template <bool kRounds> EITRI_INLINE __m512i scaled_pairs(__m512i pairs, __m512 scale) {
-  __m512i even = _mm512_castps_si512(_mm512_mul_ps(even_of(pairs), scale)), odd = _mm512_castps_si512(_mm512_mul_ps(odd_of(pairs), scale));
-  if constexpr (kRounds) even = _mm512_add_epi32(even, dwords_of(0x8000)), odd = _mm512_add_epi32(odd, dwords_of(0x8000));
-  return pair_of(even, odd);
+/// pairs times the f32 scales of their columns, rounded to nearest.
+EITRI_INLINE __m512i scaled_pairs(__m512i pairs, __m512 scale) {
+  const auto rounded = [](__m512 x) { return _mm512_add_epi32(_mm512_castps_si512(x), dwords_of(0x8000)); };
+  const __m512i even = rounded(_mm512_mul_ps(even_of(pairs), scale)), odd = rounded(_mm512_mul_ps(odd_of(pairs), scale));
+  return merge(_mm512_srli_epi32(even, 16), odd, high_half());
 }
 
 /// What becomes of a kind of panels: the codes alone, or times their scales.
@@ -108,10 +106,10 @@ EITRI_INLINE void unpack_tile(const Codes<Kind::kCode>& decoder, const std::byte
   } else if constexpr (Kind::kCode == DType::f4e2m1 && Kind::kScale == DType::f8e4m3) {
     unpack_nvfp4_tile<Kind>(panel, step, tile, ahead, to);
   } else {
-    __m512 scale[2];
-    scales_of<Kind>(panel, step, tile, scale);
+    static_assert(Kind::kScale == DType::f32 && Kind::kPanel.group >= kDecodedSteps);
+    const __m512 scale = scales_at(DType::f32, panel + coded_scale_offset(Kind::kPanel, step) + tile * 64);
     decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) {
-      _mm512_store_si512(to + row * 64, scaled_pairs<Kind::kRounds>(pairs, scale[row / 8]));
+      _mm512_store_si512(to + row * 64, scaled_pairs(pairs, scale));
     });
   }
 }
