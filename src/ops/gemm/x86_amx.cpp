@@ -20,9 +20,14 @@
 // Measured, one core of a Xeon with AMX on a shared host, 2026-11-30, M = 256, 512, 1024, as a share of the peak from registers in the same run
 // (2.2 to 2.35 TFLOP/s, 4.3 to 4.7 TOP/s): bf16 0.62 in the geometric mean, 0.52 to 0.74; i8 0.58, 0.46 to 0.70, the lowest at k = 768, where a
 // block has 12 k-steps and c is a large part of the work. Weights of f8e4m3 and i8 0.94 of the rate of bf16, i4 and mxfp8 in groups 0.85 to 0.9.
-// When something else slows the core's loads down (a busy sibling thread), all of it falls to 0.3: the time then goes with the number of tile loads.
+// 17 to 64 rows, weights cold, as a share of plainly reading them: bf16 0.58 to 0.66 at 32 rows (0.51 to 0.55 with sums that left every 4 k-steps),
+// 0.44 to 0.61 at 64, i8 0.60 to 0.73 and 0.45 to 0.75; 16 rows 0.88 to 0.97 (0.77 without the fetch to L2).
+// Some cores of that host throttle tiles for seconds to minutes: products from registers then run at 1.0 to 1.8 TFLOP/s, and at 0.12 to 0.5 when
+// loads feed them, whether from L1 or L2. What counts is how dense tile instructions lie: four loads and four products take 141 ns, the same
+// with 32 NOPs among them 95, with 32 permutations 82. Next: NOPs between the tile instructions of block(), 32 of a k-step's 384 issue slots.
 // Tried: blocks of 16 rows x 64 columns (less traffic from L2, but five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB
-// of A 0.95; fetching the next group's sums to L1: no clear change.
+// of A 0.95; 768 KiB and 1.5 MiB of A, 256 rows, chunks of 16, 18 and 24 k-steps: 0.9 to 1.02; fetching the next group's sums to L1: no clear
+// change; a store of one tile every 2 or 4 k-steps where sums stay in tiles: 0.96 to 1.0.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other
 // rows, but for coded panels on whether they are more than 16.
