@@ -347,7 +347,7 @@ template <Target kTarget> Support supports(const Gemm::Problem& p, const Device&
 namespace {
 
 /// What neither hides, in calls of few rows whose weights come from a shared cache: AMX packs a tile of 16 rows of a whatever there is of
-/// them, AVX-512 multiplies every row after the first. Measured at m = 1 to 16 on two and eight cores with AMX (2026-11-30,
+/// them, the others multiply every row after the first. Measured at m = 1 to 16 on two and eight cores with AMX (2026-11-30,
 /// bench/results/tune-cpu-amx.json): for one row AVX-512 is 2 % (weights from memory) to 50 % faster.
 double few_rows_us(Target target, const Gemm::Problem& p, double parts, const Device& device) {
   constexpr double kTileRows = 16, kPackRowsPerUs = 18e3;  // bytes
@@ -355,7 +355,6 @@ double few_rows_us(Target target, const Gemm::Problem& p, double parts, const De
   if (p.coded() || m > kTileRows) return 0;
   const DType math = multiplied_type(target, p.a, p.a_quant);
   if (target == Target::x86_amx) return std::max(1.0, batch / parts) * kTileRows * k * (bits(math) / 8.0) / kPackRowsPerUs;
-  if (target != Target::x86_avx512) return 0;
   const double flops = 2 * (m - 1) * batch * static_cast<double>(p.n) * k / parts;
   return flops / (std::max(rate_of_one(target, math, device), 1e6) * efficiency(target, math, m).of_peak) * 1e6;
 }
@@ -379,9 +378,13 @@ template <Target kTarget> Guess guess(const Gemm::Problem& p, const Device& devi
   // Few panels hardly repay a large block of a: 4 to 10 % with 192 rows at n <= 256, measured on two cores with AMX (2026-11-30,
   // bench/results/tune-cpu-amx.json); where b is wider, the kernel's own choice is as good.
   Config config = {};
-  if (kTarget == Target::x86_amx && !p.coded() && parts.rows >= 256 && parts.panels <= 8) config.value[kBlockM] = 192;
+  // 2 to 6 % with longer chunks for 17 to 64 rows, in the same runs.
+  if (kTarget == Target::x86_amx && !p.coded()) {
+    if (parts.rows >= 256 && parts.panels <= 8) config.value[kBlockM] = 192;
+    else if (parts.rows > 16 && parts.rows <= 64) config.value[kChunkK] = parts.rows <= 32 ? 20 : 8;
+  }
   return {.config = config,
-          .us = kCallUs + (threads > 1 ? kTeamUs : 0) + std::max(compute, memory) + few_rows_us(kTarget, p, busy, device) + pack};
+          .us = kCallUs + (threads > 1 ? kTeamUs : 0) + std::max(compute, memory + few_rows_us(kTarget, p, busy, device)) + pack};
 }
 
 // Enough for any number of threads up to the device's: fewer threads can mean larger parts.
