@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 import gemm_goals
+import moe_goals
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Measured
@@ -186,7 +187,7 @@ def file_lines(path):
 
 
 def page(root):
-    lines = [INTRODUCTION, *gemm_goals.section(root / "bench/results")]
+    lines = [INTRODUCTION, *gemm_goals.section(root / "bench/results"), *moe_goals.section(root / "bench/results")]
     for path in sorted((root / "bench/results").glob("*.json")):
         lines += file_lines(path)
     return "\n".join(lines).rstrip() + "\n"

@@ -2,12 +2,15 @@
 // oneDNN matmuls, or each row of the table against the others.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <optional>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/limits.h"
+#include "backend/cpu/threads.h"
 #include "base/error.h"
 #include "cli/bench_report.h"
 #include "cli/codes.h"
@@ -89,6 +92,36 @@ size_t ring_size(const MoeLayer& layer, DType dtype, bool warm, size_t sides) {
   return std::max<size_t>(1, std::min(wanted, room));
 }
 
+/// What the machine allows at the moment: as in gemm's bench, but that weights are those of the experts that a call touches.
+std::optional<Side> limit_of_experts(const Step& step, const Ring& ring, const std::vector<Routing>& routings) {
+  const Device& device = cpu_device();
+  const double peak = device.peak(step.math);
+  if (peak > 0 && step.bytes / device.profile.read_bytes <= step.flops / peak) return limit_side(step, {}, 0);
+  std::vector<std::vector<int64_t>> touched;  // by routing, ascending
+  for (const Routing& routing : routings) {
+    const auto* const ids = static_cast<const int32_t*>(routing.ids.data);
+    std::vector<int64_t> experts(ids, ids + routing.ids.size());
+    std::ranges::sort(experts);
+    experts.erase(std::ranges::unique(experts).begin(), experts.end());
+    touched.push_back(std::move(experts));
+  }
+  return Side{.call = [&device, &ring, touched = std::move(touched)](int64_t i) {
+    const MoeWeights& weights = ring.copies[static_cast<size_t>(i) % ring.copies.size()];
+    parallel(max_threads(), [&](int part, int parts) {
+      const auto read = [&](const View& matrices, int64_t index) {
+        const Span span = split(packed_header(matrices, FusedMoe::name, "weights").matrix_bytes, part, parts, 4096);
+        read_once(device, packed_matrix(matrices, index) + span.begin, static_cast<size_t>(span.end - span.begin));
+      };
+      for (const int64_t expert : touched[static_cast<size_t>(i) % touched.size()]) {
+        read(weights.w1, expert);
+        read(weights.w2, expert);
+      }
+      for (const View* shared : {&weights.shared_w1, &weights.shared_w2})
+        if (shared->given()) read(*shared, 0);
+    });
+  }};
+}
+
 /// Every row that takes the call and is not hopeless, each against the others; expected times are those of the cost models, whatever tuned
 /// rows say.
 RowRace race_rows(const std::string& name, const std::function<void(int64_t)>& call, const FusedMoe::Problem& problem, double budget_ms) {
@@ -159,6 +192,8 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
     sides.push_back(std::move(side));
   }
   const Step step = traced([&] { sides[0].call(0); });
+  const size_t compared = sides.size();
+  if (auto limit = limit_of_experts(step, ours, routings)) sides.push_back(std::move(*limit));
   {
     const Progress progress(fmt::format("timing {} tokens", tokens));
     alternate(sides, options.budget_ms);
@@ -167,8 +202,8 @@ void bench_case(const BenchOptions& options, const MoeLayer& layer, const Coding
       .op = FusedMoe::name, .name = name, .kernel = step.kernel, .us = median(sides[0].us), .vs = {}, .vs_us = 0, .limit_fraction = 0};
   Step timed = step;
   timed.us = row.us;
-  row.limit_fraction = limit_fraction(timed, cpu_device());
-  if (sides.size() > 1) {
+  row.limit_fraction = sides.size() > compared ? median(sides.back().us) / row.us : limit_fraction(timed, cpu_device());
+  if (compared > 1) {
     row.vs = fmt::format("{} of {}", recipe_kernel, library_kernel);
     row.vs_us = median(sides[1].us);
   }

@@ -475,7 +475,9 @@ template <Target kTarget> Support decode_supports(const Problem& p, const Device
 }
 
 template <Target kTarget> Guess decode_guess(const Problem& p, const Device& device) {
-  constexpr double kTeamUs = 2, kTaskUs = 0.05, kPackBytesPerUs = 25e3;
+  constexpr double kTeamUs = 2, kPackBytesPerUs = 25e3;
+  // A call of the kernel starts a stream of weights, on AMX also tiles: 1 to 3 us there between short and long streams (2026-11-30).
+  constexpr double kTaskUs = kTarget == Target::x86_amx ? 0.5 : 0.1;
   const double threads = workspace_threads(device), element = bits(a_type(kTarget, p)) / 8.0, pairs = local_pairs(p);
   // Every chunk packs its rows again; every expert's share of out is added in f32.
   const double experts = std::max(1.0, p.expected_experts());

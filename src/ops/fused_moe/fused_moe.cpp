@@ -284,9 +284,9 @@ bool FusedMoe::empty(const Problem& p) { return p.tokens == 0 || p.hidden == 0 |
 std::vector<Output> FusedMoe::outputs(const Args& args) { return {{"out", args.out}}; }
 
 double FusedMoe::Problem::expected_experts() const {
-  // A pair meets a given expert with probability 1 / experts; only local ones count.
-  const double miss = 1 - 1 / static_cast<double>(std::max<int64_t>(1, experts));
-  return static_cast<double>(local_experts) * (1 - std::pow(miss, static_cast<double>(pairs())));
+  // A token's experts are distinct, and a given one is among them with probability top_k / experts; only local ones count.
+  const double miss = std::max(0.0, 1 - static_cast<double>(top_k) / static_cast<double>(std::max<int64_t>(1, experts)));
+  return static_cast<double>(local_experts) * (1 - std::pow(miss, static_cast<double>(tokens)));
 }
 
 double FusedMoe::Problem::weight_bytes(double touched) const {

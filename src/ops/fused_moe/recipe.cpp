@@ -200,7 +200,7 @@ double moe_products_us(Target target, const FusedMoe::Problem& p, const Device& 
 }
 
 Guess sorted_guess(const FusedMoe::Problem& p, const Device& device) {
-  constexpr double kChildUs = 3, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
+  constexpr double kChildUs = 6, kSortPairUs = 2e-3, kTaskUs = 0.5;  // a routed call with its team; a pair in moe_sort
   const double pairs = local_pairs(p), rows_each = pairs / std::max<double>(1, static_cast<double>(p.local_experts));
   const double hidden = static_cast<double>(p.hidden), inter = static_cast<double>(p.inter);
   // h and y are written once and read once; quantised h once more as codes.
