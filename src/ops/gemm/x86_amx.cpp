@@ -24,7 +24,8 @@
 // 0.44 to 0.61 at 64, i8 0.60 to 0.73 and 0.45 to 0.75; 16 rows 0.88 to 0.97 (0.77 without the fetch to L2).
 // Some cores of that host throttle tiles for seconds to minutes: products from registers then run at 1.0 to 1.8 TFLOP/s, and at 0.12 to 0.5 when
 // loads feed them, whether from L1 or L2. What counts is how dense tile instructions lie: four loads and four products take 141 ns, the same
-// with 32 NOPs among them 95, with 32 permutations 82. Next: NOPs between the tile instructions of block(), 32 of a k-step's 384 issue slots.
+// with 32 NOPs among them 95, with 32 permutations 82. Next: four NOPs after each tile
+// load and product of block(): 1.08 to 1.22 where it is throttled (17 to 64 rows, i8; n = 2048, k = 7168, m = 256), 0.99 to 1.01 elsewhere.
 // Tried: blocks of 16 rows x 64 columns (less traffic from L2, but five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB
 // of A 0.95; 768 KiB and 1.5 MiB of A, 256 rows, chunks of 16, 18 and 24 k-steps: 0.9 to 1.02; fetching the next group's sums to L1: no clear
 // change; a store of one tile every 2 or 4 k-steps where sums stay in tiles: 0.96 to 1.0.
