@@ -378,11 +378,7 @@ template <Target kTarget> Guess guess(const Gemm::Problem& p, const Device& devi
   // Few panels hardly repay a large block of a: 4 to 10 % with 192 rows at n <= 256, measured on two cores with AMX (2026-11-30,
   // bench/results/tune-cpu-amx.json); where b is wider, the kernel's own choice is as good.
   Config config = {};
-  // 2 to 6 % with longer chunks for 17 to 64 rows, in the same runs.
-  if (kTarget == Target::x86_amx && !p.coded()) {
-    if (parts.rows >= 256 && parts.panels <= 8) config.value[kBlockM] = 192;
-    else if (parts.rows > 16 && parts.rows <= 64) config.value[kChunkK] = parts.rows <= 32 ? 20 : 8;
-  }
+  if (kTarget == Target::x86_amx && !p.coded() && parts.rows >= 256 && parts.panels <= 8) config.value[kBlockM] = 192;
   return {.config = config,
           .us = kCallUs + (threads > 1 ? kTeamUs : 0) + std::max(compute, memory + few_rows_us(kTarget, p, busy, device)) + pack};
 }
