@@ -91,6 +91,9 @@ def without_paths(doctor):
     doctor.get("cache_dir", {}).pop("path", None)
     for compiler in doctor.get("compilers", []):
         compiler["path"] = pathlib.PurePath(compiler["path"]).name
+    tuned = doctor.get("tuned", {})
+    if "paths" in tuned:
+        tuned["paths"] = [pathlib.PurePath(path).name for path in tuned["paths"]]
     if "; " in doctor.get("tune", ""):
         mode, command = doctor["tune"].split("; ", 1)
         doctor["tune"] = f"{mode}; {pathlib.PurePath(command).name}"

@@ -33,7 +33,7 @@ def section(results):
     def line(what, goal, value, reached):
         lines.append(f"| {what} | {goal} | {value} | {'yes' if reached else 'no'} |")
 
-    plain = timed.get(("none", 1, False))
+    plain = min((case["us"] for (quant, tokens, _), case in timed.items() if (quant, tokens) == ("none", 1)), default=None)
     for quant, least in (("none", 0.9), ("int8", 0.9), ("f8e4m3:per_128x128", 0.9), ("f8e4m3:per_1x32", 0.9), ("i8:per_token", 0.9),
                          ("f4e2m1:per_1x32", 0.77), ("f4e2m1:per_1x16", 0.77), ("i4:per_1x32", 0.77), ("i4:per_1x128", 0.77)):
         case = timed.get((quant, 1, False))
@@ -41,7 +41,7 @@ def section(results):
             continue
         line(f"1 token, {'bf16' if quant == 'none' else quant}, share of reading", f">= {least}", f"{case['limit_fraction']:.2f}", case["limit_fraction"] >= least)
         if least == 0.77 and plain is not None:
-            gain = plain["us"] / case["us"]
+            gain = plain / case["us"]
             line(f"1 token, {quant}, over our bf16", ">= 3", f"{gain:.2f}", gain >= 3)
     for quant, least in (("none", (1.25, 1.45, 1.45)), ("int8", (1.3, 1.6, 1.8))):
         for tokens, goal in zip((256, 1024, 4096), least):

@@ -103,7 +103,7 @@ def scored(cases):
             lines.append(f"| {short(c['problem'], shared)} | {c['status']}: {c['why']} | | | | | |")
             continue
         lines.append(f"| {short(c['problem'], shared)} | {c['best']} | {number(c['best_us'])} | {100 * c['regret_tuned']:.1f} % | {100 * c['regret_guess']:.1f} % | "
-                     f"{number(c['tuner_s'])} | {number(c["loop_samples_s"])} |")
+                     f"{number(c['tuner_s'])} | {number(c['loop_samples_s'])} |")
     return lines
 
 
