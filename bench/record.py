@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import tempfile
 import time
@@ -91,9 +92,8 @@ def without_paths(doctor):
     doctor.get("cache_dir", {}).pop("path", None)
     for compiler in doctor.get("compilers", []):
         compiler["path"] = pathlib.PurePath(compiler["path"]).name
-    tuned = doctor.get("tuned", {})
-    if "paths" in tuned:
-        tuned["paths"] = [pathlib.PurePath(path).name for path in tuned["paths"]]
+    for name in {"paths", "notes", "unreadable_lines"} & doctor.get("tuned", {}).keys():  # each begins with a file or folder, or names one
+        doctor["tuned"][name] = [re.sub(r"\S*/(?=\S)", "", text) for text in doctor["tuned"][name]]
     if "; " in doctor.get("tune", ""):
         mode, command = doctor["tune"].split("; ", 1)
         doctor["tune"] = f"{mode}; {pathlib.PurePath(command).name}"
