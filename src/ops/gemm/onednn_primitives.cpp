@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/threads.h"
 #include "base/hash.h"
@@ -323,6 +324,9 @@ std::string refusal(DType a, DType c) {
     }
   });
   const uint16_t v = version();
+  // vpmaddubsw, which it takes there, holds sums of two products in 16 bits and saturates.
+  if (a == DType::i8 && best_isa() < Isa::x86_avx512)
+    return str("oneDNN ", v / 100, ".", v % 100, " has no exact product of i8 on this machine, which has no AVX512-VNNI");
   return k.ok ? std::string() : str("oneDNN ", v / 100, ".", v % 100, " has no product of ", a, " into ", c, " on this machine");
 }
 
