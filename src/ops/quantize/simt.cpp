@@ -42,9 +42,10 @@ QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape, Qu
   return {.x = p.x, .q = codes_of(p, pass), .quant = p.quant, .pass = pass, .threads = shape.threads, .chunks = shape.chunks};
 }
 
-/// What a thread keeps of a row beside addresses and sums.
+/// What a thread keeps of a row beside addresses and sums; the many instructions of f4e2m1 want more blocks a unit.
 int quantize_registers(const Quantize::Problem& p, const RowShape& shape, const SimtMachine& machine) {
-  return registers_of_rows(shape.chunks == 1 ? 40 : 64, p.rows, shape, machine);
+  const int wanted = shape.chunks == 1 ? 40 : shape.chunks == 4 && p.q == DType::f4e2m1 && shape.threads > 128 ? 48 : 64;
+  return registers_of_rows(wanted, p.rows, shape, machine);
 }
 
 SimtEntry quantize_entry(const Quantize::Problem& p, const RowShape& shape, QuantizePass pass, int registers, RowAccess access) {

@@ -78,7 +78,7 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
   constexpr bool kBackwards = kOfTensor && kForm.pass == QuantizePass::codes;
   const int64_t x_stride = kBackwards ? -t.x_stride : t.x_stride;
   ThreadChunks<kForm.x, kThreads, kWide> x(t.x + (kBackwards ? (grid.rows - 1) * t.x_stride : 0), x_stride, block(), thread());
-  if (is_early_block() && block() < grid.rows) x.prefetch(kKeep ? kForm.chunks : 1, thread(), t.cols);
+  if (is_early_block(264) && block() < grid.rows) x.prefetch(kKeep ? kForm.chunks : 1, thread(), t.cols);
   wait_for_dependencies();
 
   const uint32_t carries = kHasMxScales<kForm> ? carries_of<kForm>(t.rounding) : 0;
@@ -132,7 +132,7 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
           is_rare = any(code >= kRareFrom<kForm>);
         }
         if (is_rare) {
-          magnitude.add(v);
+          magnitude.add(raw, v);
           amax = group_reduce<kLanes>(magnitude.largest, Largest{});
         }
         inverse = store_scale<kForm>(amax, carries, scale_at, leads);
