@@ -119,7 +119,7 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   x.settle();
   residual.settle();
   const unsigned char* weight_at = nullptr;
-  if constexpr (kForm.weight != DType::none) {
+  if constexpr (kForm.weight != DType::none && kRows == Rows::vectors) {
     weight_at = byte_at(t.weight, me * kWide * kBytesOf<kWeight>);
     settle(weight_at);
   }
@@ -140,7 +140,9 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     if constexpr (kKeep) for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load(c); });
     if constexpr (kEarly)
       for_each_chunk<kKept>(chunks, [&](int64_t c) {
-        weights[c] = load_raw_at<kWeight, kWide, kRows>(weight_at + c * kThreads * kWide * kBytesOf<kWeight>, first_of(c), hidden);
+        if constexpr (kRows == Rows::vectors)
+          weights[c] = load_raw_at<kWeight, kWide, kRows>(weight_at + c * kThreads * kWide * kBytesOf<kWeight>, first_of(c), hidden);
+        else weights[c] = load_raw<kWeight, kWide, kRows>(t.weight, first_of(c), hidden);  // an address of its own takes registers
       });
     float squares = 0.0f, v[kWide];
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
