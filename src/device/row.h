@@ -5,6 +5,10 @@
 // Elements beyond the end of a row count as 0 and are neither read nor written.
 #pragma once
 
+// Divisions of thread() by powers of two are shifts then. Kernels that fill all registers get stack of it: they do without. Files of rows
+// include this one first.
+#define EITRI_BOUNDED_THREADS
+
 #include "device/reduce.h"
 #include "device/simt.h"
 #include "eitri/enums.hpp"

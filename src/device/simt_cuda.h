@@ -23,7 +23,9 @@ namespace eitri::simt {
 inline constexpr int warp_size = 32;
 
 EITRI_INLINE int thread() {
-  __builtin_assume(threadIdx.x < 1024);  // divisions by powers of two are shifts
+#ifdef EITRI_BOUNDED_THREADS
+  __builtin_assume(threadIdx.x < 1024);
+#endif
   return static_cast<int>(threadIdx.x);
 }
 EITRI_INLINE int64_t block() { return blockIdx.x; }

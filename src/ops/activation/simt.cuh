@@ -10,7 +10,7 @@
 // the kind of access (device/row.h).
 #pragma once
 
-#include "device/row.h"  // first: it decides what F is
+#include "device/row.h"  // first: it bounds thread() and decides what F is
 
 #include "device/activation.h"
 #include "ops/activation/simt_params.h"

@@ -12,6 +12,8 @@
 // Bound by the fp32 units in large tiles, where a thread's 8 x 8 sums read 16 chunks for 256 multiply-adds.
 #pragma once
 
+#include "device/simt.h"  // first: thread() without the bound of rows, which costs stack here
+
 #include "ops/gemm/simt_epilogue.cuh"
 
 namespace eitri::EITRI_SIMT {

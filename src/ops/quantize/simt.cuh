@@ -14,8 +14,9 @@
 // the kind of access (device/row.h).
 #pragma once
 
+#include "device/row.h"  // first: it bounds thread()
+
 #include "device/narrow_f4.h"
-#include "device/row.h"
 #include "ops/quantize/simt_params.h"
 
 namespace eitri::EITRI_SIMT {

@@ -22,8 +22,9 @@
 // the kind of access (device/row.h).
 #pragma once
 
+#include "device/row.h"  // first: it bounds thread()
+
 #include "device/cluster.h"
-#include "device/row.h"
 #include "ops/rmsnorm/simt_params.h"
 
 namespace eitri::EITRI_SIMT {
@@ -135,7 +136,7 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
     // All loads before the first store, which the compiler must not pass with them.
     RmsNormInput<kForm, kWide> in[kKept];
     Raw<kSum, kWide> kept[kKept];
-    float products[kKept][kWide], largest[kKept];
+    float products[kKept][kWide], largest[kKept] = {};
     Raw<kWeight, kWide> weights[kKept] = {};
     if constexpr (kKeep) for_each_chunk<kKept>(chunks, [&](int64_t c) { in[c] = load(c); });
     if constexpr (kEarly)
