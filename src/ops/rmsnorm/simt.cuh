@@ -89,7 +89,8 @@ template <RmsNormForm kForm, Rows kRows> EITRI_INLINE void rmsnorm_block_per_row
   constexpr DType kWeight = kForm.weight == DType::none ? kForm.x : kForm.weight;
   constexpr bool kKeep = kForm.chunks > 0;
   constexpr int kKept = kKeep ? kForm.chunks : 1;
-  constexpr bool kEarly = kForm.early_weights && kForm.weight != DType::none;
+  constexpr bool kEarly = (kForm.early_weights && kForm.weight != DType::none) &&
+                          (kForm.products || kRows == Rows::vectors);  // of rows read by elements they would spill
   // Quantised rows of products; the values are read again when a row has to go the long way.
   constexpr bool kProducts = kForm.products;
   constexpr bool kValues = kKeep && !kProducts;
