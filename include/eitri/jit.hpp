@@ -139,6 +139,8 @@ class EITRI_EXPORT UserOp {
     }
   }
   void call(std::span<const UserValue> args, Stream stream = nullptr) const;
+  /// Checks the arguments as a call does, and no more: no memory is read, nothing is compiled.
+  void check(std::span<const UserValue> args) const;
 
   /// Compiles and loads for the CPU now. Throws Error{compile_failed} with the compiler's message, whose lines count from the start of the
   /// body ("<name>") or of the text before it ("<name> before"), Error{unsupported} without a compiler, Error{invalid_argument}

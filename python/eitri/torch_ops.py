@@ -5,6 +5,8 @@ dispatch modes) and subclasses of Tensor go through the operators that are defin
 return nothing, so that their fake implementation has nothing to compute.
 """
 
+import functools
+
 import torch
 
 from eitri._arrays import torch_dtype
@@ -15,11 +17,47 @@ OPS = tuple(_native.schemas())
 _library = None
 
 
-def _fake_of(op):
+class _Unknown(Exception):
+    """A number that only the run knows: an unbacked symbol."""
+
+
+def _known(value):
+    """An extent as an integer; of a symbol, what it was traced with. That adds no guard: other sizes are checked when they run."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value
+    try:
+        hint = value.node.hint if value.node.has_hint() else None
+    except Exception as error:  # what torch raises here differs from version to version
+        raise _Unknown from error
+    if not isinstance(hint, (int, float)):
+        raise _Unknown
+    return hint
+
+
+def _described(value, meta_kind, storages):
+    """A tensor without memory as the extension's checks take it. Tensors of one storage get addresses in one range."""
+    if not isinstance(value, torch.Tensor):
+        return _known(value)
+    if value.layout is not torch.strided:
+        raise _Unknown
+    storage = storages.setdefault(value.untyped_storage()._cdata, len(storages) + 1)
+    address = (storage << 56) + _known(value.storage_offset()) * value.element_size()
+    kind = {"meta": meta_kind, "cuda": "hip" if torch.version.hip else "cuda"}.get(value.device.type, value.device.type)
+    return (address, tuple(map(_known, value.shape)), tuple(map(_known, value.stride())), value.dtype, kind, value.device.index or 0)
+
+
+def _fake_of(op, check, meta_kind="cpu"):
+    """Outputs are arguments, so there is nothing to make; what a call would refuse is refused here. meta_kind: where a meta tensor is taken to be."""
+
     def fake(*args):
         devices = {value.device for value in args if isinstance(value, torch.Tensor)}
         if len(devices) > 1:
             raise InvalidArgument(f"{op}: got tensors on {', '.join(sorted(map(str, devices)))}; expected one device")
+        storages: dict = {}
+        try:
+            check(*[_described(value, meta_kind, storages) for value in args])
+        except _Unknown:
+            pass  # it is checked when it runs
 
     return fake
 
@@ -34,15 +72,16 @@ def register():
         _library.define(schema)
         for key in ("CPU", "CUDA"):
             _library.impl(name, getattr(_native, name + "_direct"), key)
-        torch.library.register_fake(f"eitri::{name}", _fake_of(name), lib=_library)
+        torch.library.register_fake(f"eitri::{name}", _fake_of(name, getattr(_native, name + "_check")), lib=_library)
 
 
 _user_libraries: dict = {}  # by name
 _user_ops: dict = {}  # by number
 
 
-def register_user_op(index, name, digest, parameters, run):
+def register_user_op(index, name, digest, parameters, run, meta_kind):
     """Defines torch.ops.eitri_user.<name> as `run`. parameters: (name, kind), kind r, w, f or i. A second one of a name replaces the first.
+    meta_kind: where meta tensors are taken to be, cpu or cuda.
 
     Graphs call <name>_<digest> (of declaration and source): what was traced, or exported, means that source for ever."""
     aliases = iter("abcdefghijklmnop")
@@ -52,6 +91,7 @@ def register_user_op(index, name, digest, parameters, run):
     if known is not None:
         known._destroy()
     of_source = f"{name}_{digest}"
+    fake = _fake_of(name, functools.partial(_native.check_user_op, index), meta_kind)
     for op in (name, of_source):
         if op in _user_libraries:
             continue
@@ -59,7 +99,7 @@ def register_user_op(index, name, digest, parameters, run):
         library.define(op + schema)
         for key in ("CPU", "CUDA"):
             library.impl(op, run, key)
-        torch.library.register_fake(f"eitri_user::{op}", _fake_of(name), lib=library)
+        torch.library.register_fake(f"eitri_user::{op}", fake, lib=library)
     _user_ops[index] = getattr(torch.ops.eitri_user, of_source).default
 
 

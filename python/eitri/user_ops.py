@@ -89,12 +89,12 @@ def user_op(*, body=None, source=None, before=None, flags=(), gpu_body=None, gpu
                    "gpu_threads": gpu_threads, "gpu_blocks": gpu_blocks, "gpu_flags": list(gpu_flags)}
         index = _native.user_op(declaration, name, kinds, [p.name for p in parameters], sources)
         digest = hashlib.sha256(repr((declaration, sources)).encode()).hexdigest()[:12]
-        return _callable(function, name, index, declaration, digest, parameters)
+        return _callable(function, name, index, declaration, digest, parameters, "cuda" if body is None else "cpu")
 
     return decorate
 
 
-def _callable(function, name, index, declaration, digest, parameters):
+def _callable(function, name, index, declaration, digest, parameters, meta_kind):
     count = len(parameters)
     outputs = tuple(i for i, p in enumerate(parameters) if p.kind == "w")
     native = _native.call_user_op
@@ -143,7 +143,7 @@ def _callable(function, name, index, declaration, digest, parameters):
     def register():
         from eitri import torch_ops
 
-        torch_ops.register_user_op(index, name, digest, [(p.name, p.kind) for p in parameters], run_for_torch)
+        torch_ops.register_user_op(index, name, digest, [(p.name, p.kind) for p in parameters], run_for_torch, meta_kind)
 
     def allow():
         from eitri import torch_ops

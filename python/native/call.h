@@ -59,8 +59,9 @@ template <class E> E read_choice(PyObject* object, const char* op, const char* n
   refuse_object(object, op, name, ("one of " + known).c_str());
 }
 
-/// Who calls. torch's dispatcher has taken all wrappers off, and leaves out trailing arguments that have their default.
-enum class Caller : uint8_t { user, torch };
+/// Who calls. torch's dispatcher has taken all wrappers off, and leaves out trailing arguments that have their default. Fake: so have its
+/// fake implementations, whose tensors are descriptions.
+enum class Caller : uint8_t { user, torch, fake };
 
 /// Reads positional arguments, one per parameter.
 class Reader {
@@ -69,15 +70,22 @@ class Reader {
       : op_(op), args_(args), count_(count), caller_(caller), tensors_(op, caller == Caller::torch ? Wrappers::off : Wrappers::possible) {}
 
   void tensor(const char* name, View& view) {
-    if (PyObject* object = next(); object != nullptr) view = tensors_.read(object, name, Access::read);
+    if (PyObject* object = next(); object != nullptr)
+      view = caller_ == Caller::fake ? tensors_.described(object, name) : tensors_.read(object, name, Access::read);
   }
   void optional(const char* name, View& view) { tensor(name, view); }
   void weight(const char* name, View& view) {
-    if (PyObject* object = next(); object != nullptr) view = tensors_.read_weight(object, name);
+    if (caller_ == Caller::fake) {
+      tensor(name, view);
+      if (view.dtype == DType::u8 && view.rank == 1) packed_ = true;
+    } else if (PyObject* object = next(); object != nullptr) {
+      view = tensors_.read_weight(object, name);
+    }
   }
   void optional_weight(const char* name, View& view) { weight(name, view); }
   void output(const char* name, View& view, const char* = nullptr) {
-    if (PyObject* object = next(); object != nullptr) view = tensors_.read(object, name, Access::write);
+    if (caller_ == Caller::fake) tensor(name, view);
+    else if (PyObject* object = next(); object != nullptr) view = tensors_.read(object, name, Access::write);
   }
   void optional_output(const char* name, View& view) { output(name, view); }
   void number(const char* name, int64_t& value) {
@@ -103,9 +111,11 @@ class Reader {
     number("linear_beta", p.linear_beta);
   }
   void finish() const {
-    require(next_ == count_ || (caller_ == Caller::torch && next_ > count_), op_, ": got ", count_, " arguments; expected ", next_);
+    require(next_ == count_ || (caller_ != Caller::user && next_ > count_), op_, ": got ", count_, " arguments; expected ", next_);
   }
   const Tensors& tensors() const { return tensors_; }
+  /// A weight without memory is packed: only its bytes say what it is.
+  bool unknown_weight() const { return packed_; }
 
  private:
   /// Null: not there, the default stays. finish() refuses that where it is not meant.
@@ -117,6 +127,7 @@ class Reader {
   PyObject* const* args_;
   Py_ssize_t count_, next_ = 0;
   Caller caller_;
+  bool packed_ = false;
   Tensors tensors_;
 };
 
@@ -216,13 +227,32 @@ template <class Op> bool is_first_on_gpu(const typename Op::Args& args, DeviceId
 /// Calls torch's operator of that name: for tensors that only its dispatcher understands.
 PyObject* call_torch(const char* op, PyObject* const* args, Py_ssize_t count);
 
-template <class Op, Caller kCaller> PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+template <class Op> const Renamer& renamed() {
   static const Renamer names = [] {
     Renamer renamer;
     typename Op::Args none;
     Parameters<Op>::walk(renamer, none);
     return renamer;
   }();
+  return names;
+}
+
+/// All that a call checks before it looks at memory, of tensors that have none.
+template <class Op> PyObject* check(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return guarded(
+      [&]() -> PyObject* {
+        typename Op::Args a;
+        Reader reader(Op::name, args, count, Caller::fake);
+        Parameters<Op>::walk(reader, a);
+        reader.finish();
+        if (!reader.unknown_weight()) Op::check(a);
+        Py_INCREF(Py_None);
+        return Py_None;
+      },
+      Op::name, renamed<Op>().library, renamed<Op>().python);
+}
+
+template <class Op, Caller kCaller> PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded(
       [&]() -> PyObject* {
         typename Op::Args a;
@@ -245,7 +275,7 @@ template <class Op, Caller kCaller> PyObject* call(PyObject*, PyObject* const* a
         Py_INCREF(Py_None);
         return Py_None;
       },
-      Op::name, names.library, names.python);
+      Op::name, renamed<Op>().library, renamed<Op>().python);
 }
 
 }  // namespace eitri::python

@@ -22,10 +22,6 @@ PyObject* call_torch(const char* op, PyObject* const* args, Py_ssize_t count) {
 
 namespace {
 
-std::string text_of(PyObject* object) {
-  const Ref bytes = checked(PyUnicode_AsUTF8String(object));
-  return PyBytes_AsString(bytes.get());
-}
 PyObject* python_text(std::string_view text) { return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"); }
 
 PyObject* schemas(PyObject*, PyObject*) {
@@ -191,9 +187,10 @@ std::vector<PyMethodDef>& methods() {
   static std::vector<PyMethodDef> all = [] {
     std::vector<PyMethodDef> out;
     for_each_op([&]<class Op>() {
-      static const std::string direct = str(Op::name, "_direct");
+      static const std::string direct = str(Op::name, "_direct"), check_only = str(Op::name, "_check");
       out.push_back({Op::name, fast(call<Op, Caller::user>), METH_FASTCALL, "Every argument by position; see eitri.ops."});
       out.push_back({direct.c_str(), fast(call<Op, Caller::torch>), METH_FASTCALL, "As torch's dispatcher calls it."});
+      out.push_back({check_only.c_str(), fast(check<Op>), METH_FASTCALL, "Checks descriptions of tensors without memory; see torch_ops."});
     });
     out.push_back({"schemas", schemas, METH_NOARGS, "Operator name -> schema in torch's language."});
     out.push_back({"unlisted", unlisted, METH_NOARGS, "Arguments of operators that Python lacks."});

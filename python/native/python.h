@@ -5,6 +5,8 @@
 #define Py_LIMITED_API 0x03090000
 #include <Python.h>
 
+#include <string>
+
 #ifndef METH_FASTCALL
 #define METH_FASTCALL 0x0080  // in the limited API since 3.10, the same since 3.7
 #endif
@@ -65,6 +67,11 @@ struct PythonError {};
 inline Ref checked(PyObject* owned) {
   if (owned == nullptr) throw PythonError{};
   return Ref(owned);
+}
+/// A Python text as UTF-8.
+inline std::string text_of(PyObject* object) {
+  const Ref bytes = checked(PyUnicode_AsUTF8String(object));
+  return PyBytes_AsString(bytes.get());
 }
 
 }  // namespace eitri::python

@@ -181,11 +181,6 @@ std::string type_name(PyObject* object) {
   return bytes ? PyBytes_AsString(bytes.get()) : "object";
 }
 
-std::string text_of(PyObject* object) {
-  const Ref bytes = checked(PyUnicode_AsUTF8String(object));
-  return PyBytes_AsString(bytes.get());
-}
-
 DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   if (format == nullptr) return bytes == 1 ? DType::u8 : DType::none;
   if (std::strchr("<=@", *format) != nullptr && *format != 0) ++format;
@@ -299,6 +294,43 @@ View Tensors::of_exchange(PyObject* object, const DlExchange& api, const char* n
   return view;
 }
 
+DType Tensors::described_dtype(PyObject* dtype, const char* name) const {
+  const Ref spelled = checked(PyObject_Str(dtype));
+  const std::string text = text_of(spelled.get());
+  try {
+    return dtype_of(dtype, op_, name);
+  } catch (const Error&) {  // in the words of a tensor with memory, of which DLPack says the dtype
+    const std::string known = text.rfind("torch.", 0) == 0 ? text.substr(6) : text;
+    refuse_dtype(str("dtype ", known == "bool" ? "bool8" : known), name);
+  }
+}
+
+View Tensors::described(PyObject* description, const char* name) const {
+  if (description == Py_None) return {};
+  unsigned long long address = 0;
+  PyObject *shape = nullptr, *strides = nullptr, *dtype = nullptr;
+  const char* kind = nullptr;
+  int index = 0;
+  if (PyArg_ParseTuple(description, "KOOOsi", &address, &shape, &strides, &dtype, &kind, &index) == 0) throw PythonError{};
+  View view;
+  const std::string_view type = kind;
+  require(type == "cpu" || type == "cuda" || type == "hip", op_, ": ", name, " is on ", type, "; expected CPU, CUDA or ROCm");
+  view.device = {type == "cpu" ? DeviceKind::cpu : type == "cuda" ? DeviceKind::cuda : DeviceKind::hip, index};
+  view.dtype = described_dtype(dtype, name);
+  view.data = reinterpret_cast<void*>(address);
+  const Py_ssize_t rank = PyTuple_Size(shape);
+  if (rank < 0) throw PythonError{};
+  require(rank <= kMaxRank, op_, ": ", name, " has ", rank, " dimensions; expected at most ", kMaxRank);
+  view.rank = static_cast<int8_t>(rank);
+  for (Py_ssize_t i = 0; i < rank; ++i) {
+    view.shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    view.stride[i] = PyLong_AsLongLong(PyTuple_GetItem(strides, i));
+  }
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+  if (is_packed(view.dtype)) as_pairs(view);
+  return view;
+}
+
 void Tensors::refuse_gradient(PyObject* object, const char* name) {
   if (!looked_at_torch_) look_at_torch();
   if (!grad_enabled_) return;
@@ -347,6 +379,10 @@ View Tensors::of_old_torch(PyObject* object, const char* name, Access access) {
   return view;
 }
 
+void Tensors::refuse_dtype(const std::string& got, const char* name) const {
+  fail(Code::invalid_argument, str(op_, ": ", name, " has ", got, "; expected f32, f16, bf16, an fp8 type, f4e2m1, i8, u8, i32 or i64"));
+}
+
 View Tensors::of_dl_tensor(const DlTensor& t, const char* name) const {
   View view;
   switch (t.device.type) {
@@ -369,7 +405,7 @@ View Tensors::of_dl_tensor(const DlTensor& t, const char* name) const {
     const std::string got =
         known ? str("dtype ", kKinds[t.dtype.code], int{t.dtype.bits})
               : str("DLPack dtype (code ", int{t.dtype.code}, ", ", int{t.dtype.bits}, " bits, ", t.dtype.lanes, " lanes)");
-    fail(Code::invalid_argument, str(op_, ": ", name, " has ", got, "; expected f32, f16, bf16, an fp8 type, f4e2m1, i8, u8, i32 or i64"));
+    refuse_dtype(got, name);
   }
   view.data = t.data == nullptr ? nullptr : static_cast<std::byte*>(t.data) + t.byte_offset;
   view.rank = static_cast<int8_t>(t.ndim);
@@ -490,42 +526,6 @@ Stream Tensors::stream() const {
   void* stream = nullptr;
   if (api_->current_stream(gpu_.kind == DeviceKind::cuda ? 2 : 10, gpu_.index, &stream) != 0) throw PythonError{};
   return stream;
-}
-
-DType dtype_of(PyObject* object, const char* op, const char* arg) {
-  struct Alias {
-    const char* name;
-    DType dtype;
-  };
-  static constexpr Alias kAliases[] = {{"float32", DType::f32},
-                                       {"float16", DType::f16},
-                                       {"half", DType::f16},
-                                       {"bfloat16", DType::bf16},
-                                       {"float8_e4m3fn", DType::f8e4m3},
-                                       {"float8_e4m3fnuz", DType::f8e4m3fnuz},
-                                       {"float8_e5m2", DType::f8e5m2},
-                                       {"float8_e8m0fnu", DType::f8e8m0},
-                                       {"float4_e2m1fn_x2", DType::f4e2m1},
-                                       {"int8", DType::i8},
-                                       {"uint8", DType::u8},
-                                       {"int32", DType::i32},
-                                       {"int64", DType::i64}};
-  std::string text;
-  if (PyUnicode_Check(object)) {
-    text = text_of(object);
-  } else {  // numpy.float32 has __name__, numpy.dtype has name, str(torch.float32) is "torch.float32"
-    Ref name(PyType_Check(object) ? PyObject_GetAttrString(object, "__name__") : PyObject_Str(object));
-    if (!name) throw PythonError{};
-    text = text_of(name.get());
-  }
-  if (text.rfind("torch.", 0) == 0) text = text.substr(6);
-  if (const auto known = dtype_from(text)) return *known;
-  for (const Alias& alias : kAliases)
-    if (text == alias.name) return alias.dtype;
-  std::string names;
-  for (const DType dtype : all_dtypes()) names += str(names.empty() ? "" : ", ", dtype);
-  fail(Code::invalid_argument,
-       str(op == nullptr ? "" : str(op, ": "), arg, " is \"", text, "\"; expected a dtype of torch or NumPy, or one of ", names));
 }
 
 namespace {

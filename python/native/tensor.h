@@ -29,6 +29,9 @@ class Tensors {
   View read(PyObject* object, const char* name, Access access);
   /// The same; one dimension of u8 is what pack_weights filled.
   View read_weight(PyObject* object, const char* name);
+  /// A tensor without memory as (address, shape, strides, dtype, device type, device index): for checks that read no element. The address
+  /// only says which tensors share memory; a f4e2m1 one counts bytes.
+  View described(PyObject* description, const char* name) const;
   /// A tensor was met that only torch's dispatcher knows how to serve (a subclass, a fake or meta tensor, tracing): the views are void.
   bool needs_torch() const { return needs_torch_; }
   /// The framework's current stream on the tensors' GPU; null on CPUs.
@@ -46,6 +49,8 @@ class Tensors {
   bool of_dlpack(PyObject* object, const char* name, Access access, View& out);
   bool of_array_interface(PyObject* object, const char* name, Access access, View& out);
   View of_dl_tensor(const DlTensor& tensor, const char* name) const;
+  DType described_dtype(PyObject* dtype, const char* name) const;
+  [[noreturn]] void refuse_dtype(const std::string& got, const char* name) const;
   void look_at_torch();
 
   struct Held {

@@ -76,44 +76,61 @@ PyObject* make(PyObject*, PyObject* args) {
   });
 }
 
+/// The arguments of one call, as the library takes them.
+struct Arguments {
+  Tensors tensors;
+  std::vector<View> views;  // values point into it
+  std::vector<UserValue> values;
+
+  Arguments(const Made& op, PyObject* const* args, size_t n, Caller caller) : tensors(op.name.c_str()) {
+    const char* name = op.name.c_str();
+    require(op.kinds.size() == n, name, ": got ", n, " arguments; expected ", op.kinds.size());
+    views.reserve(n);
+    values.reserve(n);
+    for (size_t i = 0; i < n; ++i) {
+      const char* arg = op.arguments[i].c_str();
+      if (op.kinds[i] == 'r' || op.kinds[i] == 'w') {
+        require(args[i] != Py_None, name, ": ", arg, " is None; expected a tensor");
+        views.push_back(caller == Caller::fake ? tensors.described(args[i], arg)
+                                               : tensors.read(args[i], arg, op.kinds[i] == 'w' ? Access::write : Access::read));
+        values.emplace_back(views.back());
+      } else if (op.kinds[i] == 'f' || PyFloat_Check(args[i]) != 0) {  // checked against the declaration: an i32 takes no 1.5
+        values.emplace_back(read_real(args[i], name, arg));
+      } else {
+        values.emplace_back(read_integer(args[i], name, arg));
+      }
+    }
+  }
+};
+
 /// (number, *arguments). True when done; False when torch's dispatcher has to serve it.
 PyObject* call_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     require(count >= 1, "user op: got no arguments; expected its number first");
     const Made& made_op = op_of(args[0]);
-    const char* name = made_op.name.c_str();
-    const std::string& kinds = made_op.kinds;
-    const auto n = static_cast<size_t>(count - 1);
-    require(kinds.size() == n, name, ": got ", n, " arguments; expected ", kinds.size());
-    Tensors tensors(name);
-    std::vector<View> views;
-    views.reserve(n);  // values point into it
-    std::vector<UserValue> values;
-    values.reserve(n);
-    for (size_t i = 0; i < n; ++i) {
-      PyObject* value = args[i + 1];
-      const std::string& arg = made_op.arguments[i];
-      if (kinds[i] == 'r' || kinds[i] == 'w') {
-        require(value != Py_None, name, ": ", arg, " is None; expected a tensor");
-        views.push_back(tensors.read(value, arg.c_str(), kinds[i] == 'w' ? Access::write : Access::read));
-        values.emplace_back(views.back());
-      } else if (kinds[i] == 'f' || PyFloat_Check(value) != 0) {  // checked against the declaration: an i32 takes no 1.5
-        values.emplace_back(read_real(value, name, arg.c_str()));
-      } else {
-        values.emplace_back(read_integer(value, name, arg.c_str()));
-      }
-    }
-    if (tensors.needs_torch()) {
+    const Arguments arguments(made_op, args + 1, static_cast<size_t>(count - 1), Caller::user);
+    if (arguments.tensors.needs_torch()) {
       Py_INCREF(Py_False);
       return Py_False;
     }
-    const Stream stream = tensors.stream();
+    const Stream stream = arguments.tensors.stream();
     {
       const WithoutGil released;
-      made_op.op->call(values, stream);
+      made_op.op->call(arguments.values, stream);
     }
     Py_INCREF(Py_True);
     return Py_True;
+  });
+}
+
+/// (number, *arguments), tensors as Tensors::described takes them: the checks of a call alone.
+PyObject* check_user_op(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    require(count >= 1, "user op: got no arguments; expected its number first");
+    const Made& made_op = op_of(args[0]);
+    made_op.op->check(Arguments(made_op, args + 1, static_cast<size_t>(count - 1), Caller::fake).values);
+    Py_INCREF(Py_None);
+    return Py_None;
   });
 }
 
@@ -132,8 +149,12 @@ PyObject* compile(PyObject*, PyObject* index) {
 }  // namespace
 
 void add_user_op_methods(std::vector<PyMethodDef>& methods) {
+  const auto fast = [](PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+  };
   methods.push_back({"user_op", make, METH_VARARGS, "Reads a declaration and keeps its source."});
-  methods.push_back({"call_user_op", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_user_op)), METH_FASTCALL, "Runs it."});
+  methods.push_back({"call_user_op", fast(call_user_op), METH_FASTCALL, "Runs it."});
+  methods.push_back({"check_user_op", fast(check_user_op), METH_FASTCALL, "Checks descriptions of tensors without memory; see torch_ops."});
   methods.push_back({"compile_user_op", compile, METH_O, "Compiles it for the CPU."});
 }
 

@@ -67,6 +67,7 @@ const jit::UserOp& UserOp::op() const {
 }
 
 void UserOp::call(std::span<const UserValue> args, Stream stream) const { op().call(args, stream); }
+void UserOp::check(std::span<const UserValue> args) const { op().check(args); }
 void UserOp::compile() const { op().compile(); }
 std::string UserOp::generated_source() const { return op().generated_source(); }
 std::string UserOp::generated_gpu_source() const { return op().generated_gpu_source(); }

@@ -86,6 +86,12 @@ void UserOp::call(std::span<const UserValue> args, Stream stream) const {
   entry(arguments, extents);
 }
 
+void UserOp::check(std::span<const UserValue> args) const {
+  Argument arguments[kMaxUserArguments];
+  int64_t extents[kMaxUserExtents];
+  check(args, arguments, extents);
+}
+
 void UserOp::compile() const {
   require(!source_.body.empty() || !source_.gpu.given(), declaration_.name, ": there is no source for the CPU; expected a body");
   if (entry_.load(std::memory_order_acquire) == nullptr) load();

@@ -61,6 +61,8 @@ class UserOp {
     }
   }
   void call(std::span<const UserValue> args, Stream stream = nullptr) const;
+  /// The checks of call() alone; no memory is read, nothing is compiled.
+  void check(std::span<const UserValue> args) const;
 
   /// Compiles and loads for the CPU now. Throws Error{compile_failed} with the compiler's message, whose lines count from the start of the
   /// body ("<name>") or of the text before it ("<name> before").

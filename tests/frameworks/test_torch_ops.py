@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from eitri_calls import CALLS, DEVICES, X, assert_same, on, operator_of, randn
+from eitri_calls import CALLS, DEVICES, X, as_tuple, assert_same, on, operator_of, randn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eitri
@@ -242,6 +242,64 @@ def test_subclasses_and_tensors_without_memory():
         eitri.gemm(X, b.to("meta"))
     with pytest.raises(RuntimeError, match="eitri::gemm"):
         torch.vmap(lambda x: eitri.gemm(x, b))(randn(2, 7, 64))
+
+
+def spoiled(tensors):
+    """Each tensor in turn: one column less, one row less, with a gap between the columns, one dimension more, of other dtypes."""
+    for i, tensor in enumerate(tensors):
+        variants = [tensor.narrow(d, 0, tensor.shape[d] - 1) for d in range(tensor.dim())]
+        variants += [tensor[None], tensor.repeat_interleave(2, -1)[..., ::2], tensor.to(torch.complex64), tensor.to(torch.float64)]
+        variants += [tensor.to(dtype) for dtype in (torch.float32, torch.int32, torch.bool) if dtype != tensor.dtype]
+        for variant in variants:
+            yield (*tensors[:i], variant, *tensors[i + 1 :])
+
+
+def outcome(function, tensors):
+    try:
+        return [(tuple(t.shape), t.dtype) for t in as_tuple(function(*tensors))]
+    except eitri.InvalidArgument as error:
+        return str(error)
+    except (RuntimeError, NotImplementedError):
+        return None  # torch's own part of the call takes no such tensor
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_tensors_without_memory_are_refused_as_others_are(call):
+    """Nothing may be traced that cannot run: meta and fake tensors get the errors, word for word, and the results of plain ones."""
+    function, tensors = CALLS[call]
+    refused = 0
+    for wrong in (tensors, *spoiled(tensors)):
+        expected = outcome(function, wrong)
+        if expected is None:
+            continue
+        assert outcome(function, [t.to("meta") if t.is_contiguous() else t[..., :0].to("meta").new_empty_strided(t.shape, t.stride())
+                                  for t in wrong]) == expected
+        with torch._subclasses.FakeTensorMode() as mode:
+            assert outcome(function, [mode.from_tensor(t) for t in wrong]) == expected
+        refused += isinstance(expected, str)
+    assert refused >= 3 * len(tensors)
+
+
+def test_what_cannot_run_is_refused_while_it_is_traced():
+    def product(a, b):
+        return eitri.gemm(a, b)
+
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(product, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        assert_same(compiled(X, randn(4, 64)), product(X, randn(4, 64)))
+        with pytest.raises(Exception, match=r"gemm: b is bf16\[4, 32\]; expected"):
+            compiled(X, randn(4, 32))
+    with pytest.raises(Exception, match=r"gemm: b is bf16\[4, 32\]; expected"):
+        torch.export.export(Product(), (X, randn(4, 32)))
+    x = torch.randn(4, 8, device="meta")
+    with pytest.raises(eitri.InvalidArgument, match="rmsnorm: out is .*, which shares memory with x"):
+        eitri.rmsnorm(x[:, :4], out=x[:, 2:6])
+
+
+class Product(torch.nn.Module):
+    def forward(self, a, b):
+        return eitri.gemm(a, b)
 
 
 def test_errors_have_one_line_and_name_the_argument():

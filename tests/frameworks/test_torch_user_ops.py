@@ -74,7 +74,24 @@ def test_refusals():
         affine(x, scale[:6])
     with pytest.raises(eitri.InvalidArgument, match="requires grad"):
         affine(x, scale.requires_grad_())
-    assert affine(x.to("meta"), randn(7, dtype=torch.float32).to("meta")).device.type == "meta"
+
+
+@eitri.user_op(gpu_body="y[element] = 2 * x[element];")
+def doubled_on_a_gpu(x: "f32[n]", y: "out f32[n]"): ...
+
+
+def test_tensors_without_memory_are_checked():
+    x, scale = randn(5, 7).to("meta"), randn(7, dtype=torch.float32).to("meta")
+    assert affine(x, scale).device.type == "meta"
+    assert doubled_on_a_gpu(scale).shape == (7,)
+    with pytest.raises(eitri.InvalidArgument, match=r"affine: scale is f32\[6\]"):
+        affine(x, scale[:6])
+    with pytest.raises(eitri.InvalidArgument, match=r"affine: x is f32\[5, 7\]; expected bf16\[m, n\]"):
+        affine(x.float(), scale, x)
+    with pytest.raises(eitri.InvalidArgument, match="affine: y overlaps x"):
+        affine(x, scale, x)
+    with torch._subclasses.FakeTensorMode() as mode, pytest.raises(eitri.InvalidArgument, match=r"affine: scale is f32\[6\]"):
+        affine(mode.from_tensor(randn(5, 7)), mode.from_tensor(torch.randn(6)))
 
 
 def test_graphs_keep_the_source_that_they_were_made_of():
