@@ -165,7 +165,7 @@ mkdir -p $(RESULTS); if [ -x $(1)/bin/eitri_tests ]; then \
   for i in $$(seq $(SHARDS)); do \
     GTEST_TOTAL_SHARDS=$(SHARDS) GTEST_SHARD_INDEX=$$((i - 1)) $(1)/bin/eitri_tests --gtest_brief=1 \
       --gtest_output=json:$(RESULTS)/$$name$(if $(filter 1,$(SHARDS)),,-$$i).json $(2) $(if $(3),,$(TEST_ARGS)) & pids="$$pids $$!"; done; \
-  for pid in $$pids; do wait $$pid || failed=1; done; [ $$failed = 0 ]; \
+  for pid in $$pids; do wait $$pid || { echo "$(1)/bin/eitri_tests: exit status $$?"; failed=1; }; done; [ $$failed = 0 ]; \
 else echo "tests/ has no *_test.cpp file"; fi
 endef
 
