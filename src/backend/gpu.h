@@ -9,6 +9,7 @@ namespace eitri::gpu {
 
 using cuda::Buffer;
 using cuda::ContextScope;
+using cuda::copy_on_device;
 using cuda::copy_to_device;
 using cuda::copy_to_host;
 using cuda::device;
@@ -21,6 +22,7 @@ using cuda::is_capturing;
 using cuda::launch;
 using cuda::load;
 using cuda::OwnedStream;
+using cuda::PinnedScope;
 using cuda::synchronize;
 using cuda::WithoutLaunches;
 using cuda::WorkspaceScope;

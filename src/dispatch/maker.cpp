@@ -187,7 +187,7 @@ template <class F> void for_each_gap(const View& view, size_t lead, size_t buffe
 }  // namespace
 
 View Maker::place(const char* name, DType dtype, std::initializer_list<int64_t> shape, bool gaps, bool is_output) {
-  auto tensor = std::make_unique<Tensor>();
+  auto tensor = std::make_shared<Tensor>();
   tensor->name = name;
   tensor->is_output = is_output;
   View view(nullptr, dtype, shape);
@@ -260,6 +260,22 @@ std::byte* Maker::raw(const char* name, size_t bytes) {
   return static_cast<std::byte*>(place(name, DType::u8, {static_cast<int64_t>(bytes)}, false, false).data);
 }
 
+View Maker::shared(const std::string& key, const std::function<View()>& make) {
+  for (const Maker* lender : lenders_) {
+    if (lender->options_.seed != options_.seed || lender->options_.zero_pads != options_.zero_pads) continue;
+    for (const Shared& s : lender->shared_) {
+      if (s.key != key) continue;
+      borrowed_.insert(borrowed_.end(), s.tensors.begin(), s.tensors.end());
+      shared_.push_back(s);
+      return s.view;
+    }
+  }
+  const auto before = static_cast<std::ptrdiff_t>(tensors_.size());
+  const View view = make();
+  shared_.push_back({key, view, {tensors_.begin() + before, tensors_.end()}});
+  return view;
+}
+
 std::byte Maker::canary(const Tensor& tensor, size_t offset) {
   return tensor.zero_pads ? std::byte{0} : canary_byte(tensor.view.dtype, offset);
 }
@@ -274,9 +290,14 @@ void Maker::poison_outputs() {
     if (tensor->is_output) poison(*tensor);
 }
 
-std::vector<Mirror::Range> Maker::ranges() const {
+std::vector<Mirror::Range> Maker::own_ranges() const {
   std::vector<Mirror::Range> out;
   for (const auto& tensor : tensors_) out.push_back({tensor->buffer.data(), tensor->buffer.size()});
+  return out;
+}
+std::vector<Mirror::Range> Maker::ranges() const {
+  std::vector<Mirror::Range> out = own_ranges();
+  for (const auto& tensor : borrowed_) out.push_back({tensor->buffer.data(), tensor->buffer.size()});
   return out;
 }
 
@@ -308,6 +329,12 @@ std::string Maker::damage(const Tensor& tensor) {
 std::string Maker::damage() const {
   for (const auto& tensor : tensors_)
     if (std::string found = damage(*tensor); !found.empty()) return found;
+  return {};
+}
+std::string Maker::damage_of_outputs() const {
+  for (const auto& tensor : tensors_)
+    if (tensor->is_output)
+      if (std::string found = damage(*tensor); !found.empty()) return found;
   return {};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <random>
@@ -46,18 +47,27 @@ class Maker {
   View output(const char* name, DType dtype, std::initializer_list<int64_t> shape);
   /// Raw, 64-byte aligned, owned bytes (packed weights).
   std::byte* raw(const char* name, size_t bytes);
+  /// What `make` makes here, for tensors that take long: weights. It is made once for this maker and those that borrow from it, wherever
+  /// they have the same seed and the same `key`, which names all else that determines layout and numbers.
+  View shared(const std::string& key, const std::function<View()>& make);
+  /// From now on shared() looks there first. The tensors live as long as either maker does.
+  void borrow_from(const Maker& lender) { lenders_.push_back(&lender); }
 
   std::mt19937_64& rng() { return rng_; }
   const MakerOptions& options() const { return options_; }
 
-  /// Remembers the bits of the inputs, once they are complete; damage() then reports an input that was written to.
+  /// Remembers the bits of the inputs, once they are complete; damage() then reports an input that was written to. Borrowed tensors are
+  /// their lender's business.
   void seal();
   /// "" when every canary, every gap between rows and every sealed input is untouched, else what was overwritten.
   std::string damage() const;
+  /// The same of the outputs alone: what is around and between their rows.
+  std::string damage_of_outputs() const;
   /// Fills the outputs with the poison again.
   void poison_outputs();
-  /// The memory of all tensors, guards included.
+  /// The memory of all tensors, guards included; of its own alone, or of the borrowed ones as well.
   std::vector<Mirror::Range> ranges() const;
+  std::vector<Mirror::Range> own_ranges() const;
 
  private:
   struct Tensor {
@@ -77,9 +87,17 @@ class Maker {
   View place(const char* name, DType dtype, std::initializer_list<int64_t> shape, bool gaps, bool is_output);
   void fill(const char* name, const View& view, Fill how);
 
+  struct Shared {
+    std::string key;
+    View view;
+    std::vector<std::shared_ptr<Tensor>> tensors;
+  };
   MakerOptions options_;
   std::mt19937_64 rng_;
-  std::vector<std::unique_ptr<Tensor>> tensors_;
+  std::vector<std::shared_ptr<Tensor>> tensors_;
+  std::vector<std::shared_ptr<Tensor>> borrowed_;
+  std::vector<Shared> shared_;
+  std::vector<const Maker*> lenders_;
 };
 
 }  // namespace eitri

@@ -75,6 +75,17 @@ void Mirror::download(Stream stream) const {
   gpu::synchronize(stream);
 }
 
+void Mirror::copy_from(const Mirror& other, Stream stream) const {
+  for (size_t i = 0; i < parts_.size(); ++i) gpu::copy_on_device(parts_[i].copy, other.parts_[i].copy, parts_[i].bytes, stream);
+}
+
+std::byte* Mirror::copy_of(const std::byte* data) const {
+  auto after = std::ranges::upper_bound(parts_, data, {}, &Part::original);
+  if (after == parts_.begin()) return nullptr;
+  const Part& part = *--after;
+  return data < part.original + part.bytes ? part.copy + (data - part.original) : nullptr;
+}
+
 View Mirror::copy_of(const View& view) const {
   View out = view;
   if (!view.given()) return out;

@@ -26,9 +26,13 @@ class Mirror {
   void restore() const;
   void upload(Stream stream) const;
   void download(Stream stream) const;
+  /// On the device, from a mirror of the same ranges.
+  void copy_from(const Mirror& other, Stream stream) const;
 
   /// The same tensor in the copy.
   View copy_of(const View& view) const;
+  /// Where the copy of this byte is; null for what it has no copy of.
+  std::byte* copy_of(const std::byte* data) const;
 
  private:
   struct Part {

@@ -24,6 +24,22 @@ template <Operator Op> OutputBits bits_of(const typename Op::Args& args) {
   }
   return out;
 }
+inline bool are_same(const void* a, const void* b, size_t bytes) {
+  if (bytes == 0) return true;
+  std::atomic<bool> same = true;
+  parallel(bytes < size_t{4} << 20 ? 1 : max_threads(), [&](int thread, int threads) {
+    const Span mine = split(static_cast<int64_t>(bytes), thread, threads, 4096);
+    const auto at = [&](const void* data) { return static_cast<const char*>(data) + mine.begin; };
+    if (std::memcmp(at(a), at(b), static_cast<size_t>(mine.end - mine.begin)) != 0) same.store(false, std::memory_order_relaxed);
+  });
+  return same;
+}
+template <Operator Op> bool has_bits(const typename Op::Args& args, const OutputBits& bits) {
+  const auto outputs = Op::outputs(args);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (bits.size() != outputs.size() || !are_same(outputs[i].view.data, bits[i].data(), bits[i].size())) return false;
+  return true;
+}
 inline bool has_open(const Expected& expected) { return std::find(expected.any.begin(), expected.any.end(), true) != expected.any.end(); }
 
 /// "" or what is wrong; `error`: raised to the largest error over the allowed one.
@@ -35,9 +51,10 @@ inline std::string judged(const Output& output, const Expected& expected, const 
 
 /// What a candidate gave that was right, as far as it was judged.
 struct RightResult {
-  OutputBits bits = {};  // none: nothing yet
-  std::string name = {};
+  OutputBits bits = {};                // none: nothing yet
+  std::string kernel = {}, name = {};  // name: with its config
   std::vector<Tolerance> tolerance = {};
+  double error = 0;
 };
 
 /// The first element that is NaN, or farther from the first right candidate's than both may be from the truth. The sums behind elements that
@@ -45,8 +62,7 @@ struct RightResult {
 inline std::string first_other(const Output& output, size_t index, const Expected& rows, const Tolerance& tolerance,
                                const RightResult& right_result) {
   const View& view = output.view;
-  if (!right_result.bits.empty() && std::memcmp(view.data, right_result.bits[index].data(), right_result.bits[index].size()) == 0)
-    return {};
+  if (!right_result.bits.empty() && are_same(view.data, right_result.bits[index].data(), right_result.bits[index].size())) return {};
   constexpr size_t kEnough = 8;  // judged elements, to know how large sums are
   if (right_result.bits.empty() || rows.bound.size() < kEnough || !is_float(view.dtype)) return first_nan(output);
   const double bound = 4 * *std::max_element(rows.bound.begin(), rows.bound.end());

@@ -30,42 +30,36 @@ inline Buffer& ring_arena() {
 template <Operator Op> class Ring {
  public:
   using Args = typename Op::Args;
-  /// `bases`: taken in turn, and kept by the caller. `arena`: memory that is used again, for problem after problem.
+  /// `bases`: taken in turn, and kept by the caller; on a GPU they are there. `arena`: of the host, memory that is used again, for
+  /// problem after problem.
   Ring(const std::vector<Call<Op>*>& bases, size_t sets, const Device& device, Stream stream, Buffer& arena) {
-    if (device.is_gpu()) {
-      for (size_t i = 0; i < sets; ++i) {
-        Call<Op>& base = *bases[i % bases.size()];
-        mirrors_.push_back(Mirror::on_device(base.maker().ranges(), device));
-        mirrors_.back().upload(stream);
-        add(base.host(), [&](View view) { return mirrors_.back().copy_of(view); });
-      }
-      return;
-    }
     size_t bytes = 0;
     for (size_t i = bases.size(); i < sets; ++i)
       for (const Mirror::Range& range : bases[i % bases.size()]->maker().ranges()) bytes += room_of(range);
-    if (arena.size() < bytes) {
+    if (device.is_gpu()) {
+      on_device_ = gpu::Buffer(device, bytes);
+    } else if (arena.size() < bytes) {
       arena = {};  // first the old one goes
       arena = Buffer(bytes);
     }
-    std::byte* to = arena.data();
+    std::byte* to = device.is_gpu() ? on_device_.data() : arena.data();
     for (size_t i = 0; i < sets; ++i) {
       Call<Op>& base = *bases[i % bases.size()];
-      if (i < bases.size()) {  // itself
-        args_.push_back(base.host());
-        continue;
-      }
-      std::vector<std::pair<Mirror::Range, std::byte*>> moved;
+      args_.push_back(base.args());
+      if (i < bases.size()) continue;                           // itself
+      std::vector<std::pair<Mirror::Range, std::byte*>> moved;  // where the host has them, and the copies
       for (const Mirror::Range& range : base.maker().ranges()) {
-        copy(range, to);
+        if (device.is_gpu()) gpu::copy_on_device(to, base.on_device(range.data), range.bytes, stream);
+        else copy(range, to);
         moved.emplace_back(range, to);
         to += room_of(range);
       }
-      add(base.host(), [&](View view) {
+      args_.back() = base.host();
+      Op::tensors(args_.back(), [&](const char*, View& view) {
         auto* const data = static_cast<std::byte*>(view.data);
         for (const auto& [range, at] : moved)
           if (data >= range.data && data < range.data + range.bytes) view.data = at + (data - range.data);
-        return view;
+        if (device.is_gpu() && view.given()) view.device = device.id;
       });
     }
   }
@@ -84,12 +78,8 @@ template <Operator Op> class Ring {
       std::memcpy(to + mine.begin, from.data + mine.begin, static_cast<size_t>(mine.end - mine.begin));
     });
   }
-  template <class Moved> void add(const Args& host, Moved&& moved) {
-    args_.push_back(host);
-    Op::tensors(args_.back(), [&](const char*, View& view) { view = moved(view); });
-  }
 
-  std::vector<Mirror> mirrors_;
+  gpu::Buffer on_device_;
   std::vector<Args> args_;
   size_t next_ = 0;
 };
@@ -101,8 +91,8 @@ template <Operator Op> class Sampler {
 
   /// Sets of tensors that calls take in turn, so that no cache holds them: by what a call reads, within what memory and patience allow.
   /// A call that reads little of its tensors (a few of many experts) may find some of it in a large cache.
-  /// `made`: a call of these tensors that is there already, or null.
-  void make_ring(Call<Op>* made, Stream stream) {
+  /// `made`: a call of these tensors that is there already, or null. `lenders`: calls whose weights may be used again.
+  void make_ring(Call<Op>* made, const std::vector<Call<Op>*>& lenders, Stream stream) {
     if (ring_) return;
     Buffer& arena = ring_arena();
     const double bytes = std::max(1.0, Op::cost(problem_).bytes);
@@ -113,14 +103,16 @@ template <Operator Op> class Sampler {
     const bool in_pairs = is_routed() && room >= 6 * bytes;
     const auto whole = [&](size_t count) { return in_pairs ? std::max<size_t>(2, count & ~size_t{1}) : count; };
     sets = whole(sets);
-    if (made == nullptr)
-      bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 1, .poison = false, .special_rows = false}));
-    std::vector<Call<Op>*> bases = {made != nullptr ? made : bases_.back().get()};
-    if (in_pairs) {
-      bases_.push_back(
-          std::make_unique<Call<Op>>(problem_, device_, MakerOptions{.seed = 2, .poison = false, .skew = kSkew, .special_rows = false}));
+    std::vector<Call<Op>*> bases;
+    const auto add = [&](MakerOptions options) {
+      options.poison = options.special_rows = false;
+      bases_.push_back(std::make_unique<Call<Op>>(problem_, device_, options, lenders));
+      bases_.back()->upload(stream);
       bases.push_back(bases_.back().get());
-    }
+    };
+    if (made != nullptr) bases.push_back(made);
+    else add({.seed = 1});
+    if (in_pairs) add({.seed = 2, .skew = kSkew});
     double of_one = 0;
     for (const auto& range : bases[0]->maker().ranges()) of_one += static_cast<double>(range.bytes);
     const auto most = static_cast<size_t>(std::max(wanted, kRingBytes) / std::max(1.0, of_one));

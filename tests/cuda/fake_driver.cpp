@@ -134,6 +134,11 @@ Driver make_table() {
     return std::memcpy(reinterpret_cast<void*>(to), from, bytes), 0;
   };
   d.copy_to_host = [](void* to, Address from, size_t bytes, Handle) { return std::memcpy(to, reinterpret_cast<void*>(from), bytes), 0; };
+  d.copy_on_device = [](Address to, Address from, size_t bytes, Handle) {
+    return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), 0;
+  };
+  d.host_register = [](void*, size_t, unsigned) { return 0; };
+  d.host_unregister = [](void*) { return 0; };
   d.set_bytes = [](Address to, unsigned char value, size_t bytes, Handle) {
     return std::memset(reinterpret_cast<void*>(to), value, bytes), 0;
   };

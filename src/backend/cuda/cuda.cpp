@@ -310,5 +310,10 @@ void copy_to_device(void* device, const void* host, size_t bytes, Stream stream)
 void copy_to_host(void* host, const void* device, size_t bytes, Stream stream) {
   if (bytes > 0) require_ok(driver()->copy_to_host(host, reinterpret_cast<Address>(device), bytes, stream), "copy to the host");
 }
+void copy_on_device(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes > 0)
+    require_ok(driver()->copy_on_device(reinterpret_cast<Address>(to), reinterpret_cast<Address>(from), bytes, stream),
+               "copy on the device");
+}
 
 }  // namespace eitri::cuda

@@ -86,5 +86,6 @@ class RelaxedCapture {
 void synchronize(Stream stream);
 void copy_to_device(void* device, const void* host, size_t bytes, Stream stream);
 void copy_to_host(void* host, const void* device, size_t bytes, Stream stream);
+void copy_on_device(void* to, const void* from, size_t bytes, Stream stream);
 
 }  // namespace eitri::cuda

@@ -49,6 +49,9 @@ void find_all(void* library, Driver& d, std::string& missing) {
   find(library, d.mem_free_async, "cuMemFreeAsync", missing);
   find(library, d.copy_to_device, "cuMemcpyHtoDAsync_v2", missing);
   find(library, d.copy_to_host, "cuMemcpyDtoHAsync_v2", missing);
+  find(library, d.copy_on_device, "cuMemcpyDtoDAsync_v2", missing);
+  find(library, d.host_register, "cuMemHostRegister_v2", missing);
+  find(library, d.host_unregister, "cuMemHostUnregister", missing);
   find(library, d.set_bytes, "cuMemsetD8Async", missing);
   find(library, d.stream_create, "cuStreamCreate", missing);
   find(library, d.stream_destroy, "cuStreamDestroy_v2", missing);

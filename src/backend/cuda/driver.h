@@ -87,6 +87,9 @@ struct Driver {
   int (*graph_retain_user_object)(Handle, Handle, unsigned, unsigned) = nullptr;
   int (*tensor_map_encode)(TensorMapBits*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
                            int, int, int) = nullptr;
+  int (*copy_on_device)(Address, Address, size_t, Handle) = nullptr;
+  int (*host_register)(void*, size_t, unsigned) = nullptr;
+  int (*host_unregister)(void*) = nullptr;
 };
 
 /// The driver, loaded on the first call; null where there is none, and `absence()` says why.

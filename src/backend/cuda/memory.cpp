@@ -210,4 +210,18 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
+PinnedScope::PinnedScope(const Device& device, std::byte* data, size_t bytes) : device_(device) {
+  if (bytes == 0) return;
+  const ContextScope scope(device);
+  if (driver()->host_register(data, bytes, 0) == 0) data_ = data;
+}
+PinnedScope::~PinnedScope() {
+  if (data_ == nullptr) return;
+  try {
+    const ContextScope scope(device_);
+    driver()->host_unregister(data_);
+  } catch (const Error&) {  // the context is gone
+  }
+}
+
 }  // namespace eitri::cuda

@@ -47,4 +47,18 @@ class Buffer {
   size_t size_ = 0;
 };
 
+/// Host memory that the device reads and writes itself while this lives: copies need no other buffer in between. Best effort: where the
+/// driver refuses, copies go the long way.
+class PinnedScope {
+ public:
+  PinnedScope(const Device& device, std::byte* data, size_t bytes);
+  ~PinnedScope();
+  PinnedScope(const PinnedScope&) = delete;
+  PinnedScope& operator=(const PinnedScope&) = delete;
+
+ private:
+  const Device& device_;
+  std::byte* data_ = nullptr;  // null: it was refused
+};
+
 }  // namespace eitri::cuda

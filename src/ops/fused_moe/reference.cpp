@@ -24,6 +24,7 @@
 #include <cmath>
 
 #include "backend/cpu/threads.h"
+#include "base/clones.h"
 #include "base/numeric.h"
 #include "base/view.h"
 #include "ops/activation/activation.h"
@@ -46,6 +47,34 @@ struct Pair {
   int64_t token;
   double weight;
 };
+
+/// Rows of a weight that meet a token at a time, so that their sums do not wait for one another; each adds in the order of k.
+constexpr size_t kLanes = 8;
+struct Sums {
+  double sum[kLanes] = {}, bound[kLanes] = {}, carried[kLanes] = {};
+};
+/// Of products, of their absolute values and, where there are errors, of error times weight. `w`: kLanes rows, element by element.
+EITRI_CLONES Sums sums_of(const double* x, const double* w, int64_t k) {
+  Sums s;
+  for (int64_t i = 0; i < k; ++i)
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double product = x[i] * w[i * int64_t{kLanes} + static_cast<int64_t>(lane)];
+      s.sum[lane] += product;
+      s.bound[lane] += std::fabs(product);
+    }
+  return s;
+}
+EITRI_CLONES Sums sums_of(const Ranged* x, const double* w, int64_t k) {
+  Sums s;
+  for (int64_t i = 0; i < k; ++i)
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double weight = w[i * int64_t{kLanes} + static_cast<int64_t>(lane)], product = x[i].value * weight;
+      s.sum[lane] += product;
+      s.bound[lane] += std::fabs(product);
+      s.carried[lane] += x[i].error * std::fabs(weight);
+    }
+  return s;
+}
 
 /// The weights of one expert, routed or shared.
 struct Expert {
@@ -208,17 +237,23 @@ class Block {
     }
   }
 
-  /// body(n, weight row) for every row of a weight matrix, spread over the team; each row meets `pairs` others.
+  /// body(n, rows, count) for kLanes rows of a weight matrix from row n on, the last time fewer, spread over the team; each row meets
+  /// `pairs` others.
   template <class Body>
-  void for_each_row(const View& weights, const View& scale, int64_t index, int64_t count, size_t pairs, Body&& body) const {
+  void for_rows(const View& weights, const View& scale, int64_t index, int64_t count, size_t pairs, Body&& body) const {
     const WeightRows matrix(weights, index, scale, p_.scaled_as_codes() ? p_.w_quant : Quant::none);
     const double us = static_cast<double>(count * weights.shape[weights.rank - 1]) * static_cast<double>(2 + pairs) / 1e3;
     parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
-      std::vector<double> row(static_cast<size_t>(weights.shape[weights.rank - 1]));
-      const Span mine = split(count, thread, threads);
-      for (int64_t n = mine.begin; n < mine.end; ++n) {
-        matrix.decode(n, row.data());
-        body(n, row.data());
+      const auto k = static_cast<size_t>(weights.shape[weights.rank - 1]);
+      std::vector<double> row(k), rows(k * kLanes);
+      const Span mine = split(count, thread, threads, int64_t{kLanes});
+      for (int64_t n = mine.begin; n < mine.end; n += int64_t{kLanes}) {
+        const auto some = static_cast<size_t>(std::min(int64_t{kLanes}, mine.end - n));
+        for (size_t lane = 0; lane < some; ++lane) {
+          matrix.decode(n + static_cast<int64_t>(lane), row.data());
+          for (size_t i = 0; i < k; ++i) rows[i * kLanes + lane] = row[i];
+        }
+        body(n, rows.data(), some);
       }
     });
   }
@@ -242,16 +277,17 @@ class Block {
     const int64_t n1 = p_.w1_rows(e.inter);
     const Tolerance t = tolerance_of(p_.hidden);
     std::vector<Ranged> s(pairs.size() * static_cast<size_t>(n1)), h(pairs.size() * static_cast<size_t>(e.inter));
-    for_each_row(e.w1, e.w1_scale, e.index, n1, pairs.size(), [&](int64_t n, const double* w) {
+    for_rows(e.w1, e.w1_scale, e.index, n1, pairs.size(), [&](int64_t first, const double* w, size_t count) {
       for (size_t i = 0; i < pairs.size(); ++i) {
-        const double* x = x_.data() + size(pairs[i].token, p_.hidden);
-        double sum = 0, bound = 0;
-        for (int64_t k = 0; k < p_.hidden; ++k) sum += x[k] * w[k], bound += std::fabs(x[k] * w[k]);
-        double scale = x_scale_[static_cast<size_t>(pairs[i].token)] * row_scale(e.w1_scale, e.w1_global_scale, e.index, n);
-        if (stage == WeightStage::first) scale *= pairs[i].weight;
-        const double bias = at(e.bias1, e.index, n, 0), value = sum * scale + bias;
-        s[i * static_cast<size_t>(n1) + static_cast<size_t>(n)] = {
-            value, t.absolute + t.relative * std::fabs(value) + t.bound_eps * (bound * std::fabs(scale) + std::fabs(bias))};
+        const Sums sums = sums_of(x_.data() + size(pairs[i].token, p_.hidden), w, p_.hidden);
+        for (size_t lane = 0; lane < count; ++lane) {
+          const int64_t n = first + static_cast<int64_t>(lane);
+          double scale = x_scale_[static_cast<size_t>(pairs[i].token)] * row_scale(e.w1_scale, e.w1_global_scale, e.index, n);
+          if (stage == WeightStage::first) scale *= pairs[i].weight;
+          const double bias = at(e.bias1, e.index, n, 0), value = sums.sum[lane] * scale + bias;
+          s[i * static_cast<size_t>(n1) + static_cast<size_t>(n)] = {
+              value, t.absolute + t.relative * std::fabs(value) + t.bound_eps * (sums.bound[lane] * std::fabs(scale) + std::fabs(bias))};
+        }
       }
     });
     const double us = static_cast<double>(h.size()) / 10;  // about 0.1 us an element
@@ -343,21 +379,18 @@ class Block {
                               const std::vector<double>& scale_error) const {
     const Tolerance t = tolerance_of(e.inter);
     std::vector<Ranged> y(pairs * static_cast<size_t>(p_.hidden));
-    for_each_row(e.w2, e.w2_scale, e.index, p_.hidden, pairs, [&](int64_t n, const double* w) {
+    for_rows(e.w2, e.w2_scale, e.index, p_.hidden, pairs, [&](int64_t first, const double* w, size_t count) {
       for (size_t i = 0; i < pairs; ++i) {
-        const Ranged* row = h.data() + i * static_cast<size_t>(e.inter);
-        double sum = 0, bound = 0, carried = 0;
-        for (int64_t k = 0; k < e.inter; ++k) {
-          sum += row[k].value * w[k];
-          bound += std::fabs(row[k].value * w[k]);
-          carried += row[k].error * std::fabs(w[k]);
+        const Sums sums = sums_of(h.data() + i * static_cast<size_t>(e.inter), w, e.inter);
+        for (size_t lane = 0; lane < count; ++lane) {
+          const int64_t n = first + static_cast<int64_t>(lane);
+          const double scale = h_scale[i] * row_scale(e.w2_scale, e.w2_global_scale, e.index, n), bias = at(e.bias2, e.index, n, 0);
+          const double value = sums.sum[lane] * scale + bias, magnitude = (sums.bound[lane] + sums.carried[lane]) * std::fabs(scale);
+          double error = sums.carried[lane] * std::fabs(scale) * (1 + scale_error[i]) + scale_error[i] * magnitude;
+          error += t.absolute + t.relative * std::fabs(value) + t.bound_eps * (magnitude + std::fabs(bias));
+          error += half_step(args_.out.dtype, std::fabs(value) + error);
+          y[i * static_cast<size_t>(p_.hidden) + static_cast<size_t>(n)] = {value, error};
         }
-        const double scale = h_scale[i] * row_scale(e.w2_scale, e.w2_global_scale, e.index, n), bias = at(e.bias2, e.index, n, 0);
-        const double value = sum * scale + bias, magnitude = (bound + carried) * std::fabs(scale);
-        double error = carried * std::fabs(scale) * (1 + scale_error[i]) + scale_error[i] * magnitude;
-        error += t.absolute + t.relative * std::fabs(value) + t.bound_eps * (magnitude + std::fabs(bias));
-        error += half_step(args_.out.dtype, std::fabs(value) + error);
-        y[i * static_cast<size_t>(p_.hidden) + static_cast<size_t>(n)] = {value, error};
       }
     });
     return y;

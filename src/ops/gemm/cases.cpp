@@ -259,7 +259,6 @@ Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
   };
   using List = std::initializer_list<int64_t>;
   const auto input = [&](const char* n, DType d, List shape, Fill f) { return maker.input(n, d, shape, f); };
-  const auto dense = [&](const char* n, DType d, List shape, Fill f) { return maker.dense(n, d, shape, f); };
   const auto output = [&](const char* n, DType d, List shape) { return maker.output(n, d, shape); };
   const auto vector = [&](const char* n, DType d, int64_t extent, Fill f) {
     return batched ? maker.input(n, d, {p.batch, extent}, f) : maker.input(n, d, {extent}, f);
@@ -280,13 +279,22 @@ Gemm::Args Gemm::make(const Problem& p, Maker& maker) {
   args.a = tensor(input, "a", p.a, p.m, p.k, p.scaled() ? Fill::code : Fill::normal);
   const Fill weight_fill = p.b_scaled() ? Fill::code : Fill::weight;
   const DType weight = p.weight();
+  std::string key = str("b ", p.batch, " x ", p.n, " x ", p.k, " ", weight, p.b_scaled() ? " codes " : " ", static_cast<int>(p.b_quant),
+                        " ", static_cast<int>(p.b_format), " ", static_cast<int>(p.gate));
+  if (p.b_format == WeightFormat::onednn) key += str(" for ", p.m);
   if (p.b_format == WeightFormat::strided) {
-    args.b = rows_of(input, "b", weight, p.n, weight_fill);
+    args.b =
+        maker.shared(key + (maker.options().strided ? " with gaps" : ""), [&] { return rows_of(input, "b", weight, p.n, weight_fill); });
     if (is_block(p.b_quant)) args.b_scale = block_scales(input, "b_scale", weight, p.b_quant, p.n);
   } else {
-    View scale;
-    if (is_block(p.b_quant)) scale = block_scales(dense, "b_block_scale", weight, p.b_quant, p.n);
-    args.b = packed(rows_of(dense, "b_rows", weight, p.n, weight_fill), scale, p, maker);
+    args.b = maker.shared(key, [&] {
+      // The plain weights live only here.
+      Maker plain({.seed = maker.options().seed});
+      const auto in_plain = [&](const char* n, DType d, List shape, Fill f) { return plain.dense(n, d, shape, f); };
+      View scale;
+      if (is_block(p.b_quant)) scale = block_scales(in_plain, "b_block_scale", weight, p.b_quant, p.n);
+      return packed(rows_of(in_plain, "b_rows", weight, p.n, weight_fill), scale, p, maker);
+    });
   }
   args.c = tensor(output, "c", p.c, p.m, p.n_out());
   if (p.bias != DType::none) args.bias = vector("bias", p.bias, p.n, Fill::normal);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/threads.h"
+#include "base/clones.h"
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/weight_rows.h"
@@ -31,10 +32,7 @@ struct Dots {
   double sum[kLanes] = {}, bound[kLanes] = {};
 };
 /// `a`: kLanes rows, element by element.
-#if defined(__GNUC__) && !defined(__clang__)
-[[gnu::optimize("no-tree-loop-vectorize")]]  // it would take steps of k for lanes, and shuffle: half as fast
-#endif
-Dots dots(const double* a, const double* b, int64_t k) {
+EITRI_CLONES Dots dots(const double* a, const double* b, int64_t k) {
   Dots d;
   for (int64_t i = 0; i < k; ++i)
     for (size_t lane = 0; lane < kLanes; ++lane) {

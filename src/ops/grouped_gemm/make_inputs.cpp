@@ -13,14 +13,20 @@ namespace eitri {
 View make_weights(Maker& maker, const char* name, DType dtype, std::initializer_list<int64_t> shape, GateLayout gate, WeightFormat format,
                   int64_t m_hint) {
   const Fill how = dtype == DType::i8 ? Fill::code : Fill::weight;
-  if (format == WeightFormat::strided) return maker.input(name, dtype, shape, how);
-  // The plain weights live only here: a layer of some GB need not be held twice.
-  Maker plain({.seed = maker.options().seed});
-  const PackArgs pack{.weights = plain.dense(name, dtype, shape, how),
-                      .gate = gate,
-                      .format = format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
-                      .m_hint = std::max<int64_t>(1, m_hint)};
-  return pack_weights(pack, maker.raw(name, packed_bytes(pack)));
+  const bool strided = format == WeightFormat::strided;
+  std::string key = str(name, " ", View(nullptr, dtype, shape), " gate ", static_cast<int>(gate), " format ", static_cast<int>(format));
+  if (strided) key += maker.options().strided ? " with gaps" : "";
+  if (format == WeightFormat::onednn) key += str(" for ", m_hint);
+  return maker.shared(key, [&] {
+    if (strided) return maker.input(name, dtype, shape, how);
+    // The plain weights live only here: a layer of some GB need not be held twice.
+    Maker plain({.seed = maker.options().seed});
+    const PackArgs pack{.weights = plain.dense(name, dtype, shape, how),
+                        .gate = gate,
+                        .format = format == WeightFormat::onednn ? PackFormat::onednn : PackFormat::panel32,
+                        .m_hint = std::max<int64_t>(1, m_hint)};
+    return pack_weights(pack, maker.raw(name, packed_bytes(pack)));
+  });
 }
 
 CodedWeights make_coded_weights(Maker& maker, const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Quant quant,
