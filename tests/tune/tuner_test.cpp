@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "base/log.h"
 #include "dispatch/scoped_settings.h"
@@ -243,6 +244,25 @@ TEST_F(TunerTest, P18_two_runs_choose_alike) {
   }
   EXPECT_THAT(chosen,
               ElementsAre("probe.right.knob us=100", "probe.right.knob us=100", "probe.right.knob us=100", "probe.right.knob us=100"));
+}
+
+TEST_F(TunerTest, P18_four_at_once_choose_alike) {
+  const FolderScope folders[4];
+  std::vector<std::future<std::vector<std::string>>> runs;
+  for (const FolderScope& folder : folders)
+    runs.push_back(std::async(std::launch::async, [&] {
+      TuneOptions o = options();
+      o.folder = folder.path();
+      o.time_limit_s = 30;  // eight busy processes, on few cores perhaps
+      Tuner tuner(right_ops(), cpu_device(), o);
+      std::vector<std::string> chosen;
+      for (const int64_t m : {3, 5}) {
+        const Outcome outcome = tuner.tune(problem(m));
+        chosen.push_back(str(outcome.kernel, " ", outcome.config, outcome.why));
+      }
+      return chosen;
+    }));
+  for (auto& run : runs) EXPECT_THAT(run.get(), ElementsAre("probe.right.knob us=100", "probe.right.knob us=100"));
 }
 
 TEST_F(TunerTest, the_cost_model_prunes_and_the_reference_is_no_candidate) {
