@@ -5,10 +5,12 @@ model does not expect to be 8 times slower. What is 1.5 times slower than the be
 end the best three, the tuner's row and the default run 61 rounds side by side. Regret is the time of a choice over that of the best of those, less 1.
 
 Seconds of a loop over every candidate: the same process start, tensors, reference and checks as the tuner's, and 101 times what one call of each
-takes, or one sample of each, by rounds in which all ran. Set-up is what it takes for every candidate to be checked.
+takes, or one sample of each, by rounds in which all ran. Set-up is what it takes for every candidate to be checked. Kernels of a GPU are compiled
+by both, each beginning with an empty cache.
 """
 import csv
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -78,10 +80,11 @@ def case_of(row, tuned, scored):
     return case | {"loop_setup_s": round(setup, 3)} | {way: round(setup + ROUNDS * 1e-6 * us, 3) for way, us in each.items()}
 
 
-def ask(eitri, folder, arguments, rows):
-    """What `eitri tune --json` says of each problem."""
+def ask(eitri, folder, arguments, rows, cache):
+    """What `eitri tune --json` says of each problem. `cache`: of compiled kernels; None: the usual one, which has a CPU's measured profile."""
     named = [word for row in rows for word in ("--problem", row["problem"])]
-    done = subprocess.run([eitri, *arguments, *named, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    environment = os.environ | ({} if cache is None else {"EITRI_CACHE_DIR": cache})
+    done = subprocess.run([eitri, *arguments, *named, "--json"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     # 1: a problem could not be tuned; the answer says why.
     if done.returncode not in (0, 1) or not done.stdout:
         raise SystemExit(f"eitri {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
@@ -114,7 +117,8 @@ def run(suite, eitri, threads, budget_s, subset, shard, known, save):
                 if time.monotonic() > until:
                     break
                 chunk = missing[op][at:at + CHUNK[suite]]
-                answers = [ask(eitri, folder, command, chunk) for command in commands]
+                caches = [None if DEVICE[suite] == "cpu" else f"{folder}/cache-{n}" for n in range(len(commands))]
+                answers = [ask(eitri, folder, command, chunk, cache) for command, cache in zip(commands, caches, strict=True)]
                 done |= {row["problem"]: case_of(row, tuned, scored) for row, tuned, scored in zip(chunk, *answers, strict=True)}
                 close(runs[-1])
                 print(f"{suite}: {op}: {len(done)} of {len(rows)}, {time.monotonic() - start:.0f} s", flush=True)

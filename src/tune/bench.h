@@ -148,22 +148,11 @@ template <Operator Op> class Bench {
   }
 
   /// Tensors and oracle of one of the two variants, shared by all candidates.
-  struct Right {
-    std::string kernel;
-    OutputBits bits;
-    double error = 0;
-  };
   struct Variant {
     std::unique_ptr<Call<Op>> call;
     Oracle oracle;
-    Right right;  // what was judged last
+    RightResult right;  // what was judged last
   };
-  /// Whether the outputs are those that another config of the kernel was right with.
-  static bool is_known(const Variant& v, const std::string& kernel, Checked& out) {
-    if (v.right.kernel != kernel || !has_bits<Op>(v.call->host(), v.right.bits)) return false;
-    out.error = std::max(out.error, v.right.error);
-    return true;
-  }
   Variant& variant(size_t i) {
     Variant& v = variants_[i];
     if (v.call != nullptr) return v;
@@ -220,9 +209,9 @@ template <Operator Op> class Bench {
         if (n > 0 && same_bits && has_bits<Op>(v.call->host(), first)) continue;
         if (n > 0 && same_bits)  // an input may have changed
           if (out.wrong = damage_of(*v.call, request); !out.wrong.empty()) return out;
-        if (!same_bits || !is_known(v, name, out)) {
+        if (!same_bits || !is_known<Op>(v.right, name, v.call->host(), out.error)) {
           if (out.wrong = judge_all(*route.kernel, v, out); !out.wrong.empty()) return out;
-          if (same_bits) v.right = {name, bits_of<Op>(v.call->host()), out.error};
+          if (same_bits) v.right = {.bits = bits_of<Op>(v.call->host()), .kernel = name, .error = out.error};
         }
         if (!same_bits) continue;
         if (n > 0) {
@@ -255,11 +244,7 @@ template <Operator Op> class Bench {
     const Route<Op> route = route_of(name, config, problem_);
     if (is_slow(route, *whole_, problem_, request, out)) return;
     if (out.wrong = damage_of(*whole_, request); !out.wrong.empty()) return;
-    // The same bits as another config's of the kernel are as right as they were.
-    if (right_.kernel == name && has_bits<Op>(whole_->host(), right_.bits)) {
-      out.error = std::max(out.error, right_.error);
-      return;
-    }
+    if (is_known<Op>(right_, name, whole_->host(), out.error)) return;
     const Variant& v = variant(0);
     const auto outputs = Op::outputs(whole_->host());
     const auto small = Op::outputs(v.call->host());
