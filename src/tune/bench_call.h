@@ -104,17 +104,6 @@ template <Operator Op> class Call {
   std::vector<std::unique_ptr<gpu::PinnedScope>> pinned_;
 };
 
-/// Outputs start as NaN, and inputs are finite: what is NaN was not written, or is wrong.
-inline std::string first_nan(const Output& output) {
-  const View& view = output.view;
-  if (!is_float(view.dtype) || view.rank == 0) return {};
-  const int64_t length = view.shape[view.rank - 1], rows = length == 0 ? 0 : view.size() / length;
-  for (int64_t r = 0; r < rows; ++r)  // outputs without gaps
-    for (int64_t c = 0; c < length; ++c)
-      if (std::isnan(load_at(view.data, view.dtype, r * length + c))) return str(output.name, " row ", r, " column ", c, " is NaN");
-  return {};
-}
-
 /// The problem with fewer rows (tokens), so that its reference is within the limit. Rows stay ragged: no power of two.
 template <Operator Op> typename Op::Problem with_fewer_rows(typename Op::Problem problem, double most_flops) {
   const auto work = [](const typename Op::Problem& p) {

@@ -64,6 +64,40 @@ template <Operator Op> bool is_known(const RightResult& right, const std::string
   return true;
 }
 
+/// The least index for which it holds, looked for by several threads; `size`: none.
+template <class F> int64_t first_where(int64_t size, F&& holds) {
+  std::atomic<int64_t> first = size;
+  parallel(size < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
+    const Span mine = split(size, thread, threads, 64);
+    for (int64_t e = mine.begin; e < mine.end && e < first.load(std::memory_order_relaxed); ++e) {
+      if (!holds(e)) continue;
+      for (int64_t known = first; e < known && !first.compare_exchange_weak(known, e);) {
+      }
+    }
+  });
+  return first;
+}
+/// find(value_at) with a function of memory and an element's index. Most outputs are bf16; a dtype that is looked at for each of millions
+/// takes longer than the candidate.
+template <class F> int64_t first_by_value(DType dtype, F&& find) {
+  if (dtype != DType::bf16) return find([dtype](const void* data, int64_t e) { return load_at(data, dtype, e); });
+  return find([](const void* data, int64_t e) {
+    uint16_t code;
+    std::memcpy(&code, static_cast<const char*>(data) + 2 * e, sizeof code);
+    return double{decode_bf16(code)};
+  });
+}
+
+/// Outputs start as NaN, and inputs are finite: what is NaN was not written, or is wrong. Of outputs without gaps.
+inline std::string first_nan(const Output& output) {
+  const View& view = output.view;
+  if (!is_float(view.dtype) || view.rank == 0 || view.size() == 0) return {};
+  const int64_t first = first_by_value(
+      view.dtype, [&](auto value_at) { return first_where(view.size(), [&](int64_t e) { return std::isnan(value_at(view.data, e)); }); });
+  const int64_t length = view.shape[view.rank - 1];
+  return first == view.size() ? std::string() : str(output.name, " row ", first / length, " column ", first % length, " is NaN");
+}
+
 /// The first element that is NaN, or farther from the first right candidate's than both may be from the truth. The sums behind elements that
 /// nobody judged are taken to be at most 4 times the largest of the judged ones: rows of the same random data.
 inline std::string first_other(const Output& output, size_t index, const Expected& rows, const Tolerance& tolerance,
@@ -78,27 +112,12 @@ inline std::string first_other(const Output& output, size_t index, const Expecte
   const double relative = tolerance.relative + other.relative;
   const std::byte* const right = right_result.bits[index].data();
   const int64_t size = view.size();  // outputs without gaps
-  std::atomic<int64_t> first = size;
-  const auto compare = [&](auto value_at) {
-    parallel(size < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
-      const Span mine = split(size, thread, threads, 64);
-      for (int64_t e = mine.begin; e < mine.end && e < first.load(std::memory_order_relaxed); ++e) {
-        const double got = value_at(view.data, e), want = value_at(right, e);
-        if (got == want || std::fabs(got - want) <= fixed + relative * std::max(std::fabs(got), std::fabs(want))) continue;
-        for (int64_t known = first; e < known && !first.compare_exchange_weak(known, e);) {
-        }
-      }
+  const int64_t first = first_by_value(view.dtype, [&](auto value_at) {
+    return first_where(size, [&](int64_t e) {
+      const double got = value_at(view.data, e), want = value_at(right, e);
+      return !(got == want || std::fabs(got - want) <= fixed + relative * std::max(std::fabs(got), std::fabs(want)));
     });
-  };
-  if (view.dtype == DType::bf16) {  // most outputs are; a dtype that is looked at for each of millions takes longer than the candidate
-    compare([](const void* data, int64_t e) {
-      uint16_t code;
-      std::memcpy(&code, static_cast<const char*>(data) + 2 * e, sizeof code);
-      return double{decode_bf16(code)};
-    });
-  } else {
-    compare([&](const void* data, int64_t e) { return load_at(data, view.dtype, e); });
-  }
+  });
   if (first == size) return {};
   const int64_t length = view.shape[view.rank - 1];
   const double got = load_at(view.data, view.dtype, first);
