@@ -1,6 +1,7 @@
 // One problem on one device inside a worker process: checks candidates against the reference, and has them timed.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,7 +86,7 @@ template <Operator Op> class Bench {
     sampler_.make_ring(judged_ == problem_ ? variants_[0].call.get() : whole_.get(), made_calls(), stream());
   }
   double time(const std::string& kernel, const std::string& config, double sample_us) {
-    const Route<Op> route = route_of(kernel, config, problem_);
+    const Route<Op>& route = route_of(kernel, config, problem_);
     make_ring();
     return sampler_.time(route, kernel + " " + config, sample_us, stream());
   }
@@ -93,7 +94,14 @@ template <Operator Op> class Bench {
  private:
   Stream stream() const { return stream_ ? static_cast<Stream>(*stream_) : nullptr; }
 
-  Route<Op> route_of(const std::string& name, const std::string& config, const Problem& problem) const {
+  /// Made once: it reads sources and asks libraries.
+  const Route<Op>& route_of(const std::string& name, const std::string& config, const Problem& problem) {
+    auto& routes = routes_[problem == problem_ ? 0 : 1];
+    const std::string key = str(name, " ", config);
+    const auto known = routes.find(key);
+    return known != routes.end() ? known->second : routes.emplace(key, make_route(name, config, problem)).first->second;
+  }
+  Route<Op> make_route(const std::string& name, const std::string& config, const Problem& problem) const {
     for (const Kernel<Op>& kernel : Op::kernels()) {
       if (name != kernel.name) continue;
       if (const Support s = target_runs_on(kernel.target, device_); !s) fail(Code::unsupported, s.reason);
@@ -192,7 +200,7 @@ template <Operator Op> class Bench {
     // Right on two sets of data, dense and strided; the same bits again and again where the kernel claims so.
     for (size_t i = 0; i < 2; ++i) {
       Variant& v = variant(i);
-      const Route<Op> route = route_of(name, config, judged_);
+      const Route<Op>& route = route_of(name, config, judged_);
       const bool same_bits = route.kernel->numerics.repeatable && std::ranges::none_of(v.oracle, has_open);
       const int calls = i == 0 ? request.repeats : request.repeats > 2 ? 2 : 1;  // finalists are called twice here as well
       OutputBits first;
@@ -241,7 +249,7 @@ template <Operator Op> class Bench {
       whole_->maker().seal();
       whole_->upload(stream());
     }
-    const Route<Op> route = route_of(name, config, problem_);
+    const Route<Op>& route = route_of(name, config, problem_);
     if (is_slow(route, *whole_, problem_, request, out)) return;
     if (out.wrong = damage_of(*whole_, request); !out.wrong.empty()) return;
     if (is_known<Op>(right_, name, whole_->host(), out.error)) return;
@@ -270,7 +278,8 @@ template <Operator Op> class Bench {
   std::optional<gpu::OwnedStream> stream_;
   Variant variants_[2];
   std::unique_ptr<Call<Op>> whole_;
-  RightResult right_;  // of the whole problem, by the first candidate that was right
+  RightResult right_;                           // of the whole problem, by the first candidate that was right
+  std::map<std::string, Route<Op>> routes_[2];  // of the whole problem, and of the judged one where that is another
   Sampler<Op> sampler_;
 };
 

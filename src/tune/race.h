@@ -23,7 +23,7 @@ struct RaceOptions {
   double gate = 0.05;      // a round counts if its controls differ by less
   double min_gain = 0.02;  // see Standing::ahead and in_vain
   double give_up = 0;      // 0: halving. Else only what takes this many times as long as the leader leaves, after each rung
-  double discard = 1;      // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
+  double discard = 0.5;    // rounds that may be thrown away, over rounds that count; then all count, and `noisy` is set
   uint64_t seed = 1;       // of the order within rounds
   int least_rounds = 1;    // that a race has when its time is over
   std::function<bool()> out_of_time = [] { return false; };  // asked between rounds; the race ends at the first good moment

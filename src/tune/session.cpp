@@ -313,12 +313,12 @@ void Session::time_all() {
     confirm = is_open(finalists.front());  // after the winner was wrong
   }
   RaceResult last;
-  // Of the finalists but the default, by their last race; near ties go to the first in the table.
+  // Of the finalists but the default, by their last race, of which they ran all rounds; near ties go to the first in the table.
   const auto best_of = [&](const RaceResult& race) {
     double least = kInfinity;
     const auto score = [&](size_t i) {
       const Standing& s = race.standings[place(finalists, i)];
-      return (i == control && !out_.control_is_wrong) || s.failed ? kInfinity : s.score;
+      return (i == control && !out_.control_is_wrong) || s.failed || s.rounds < race.rounds ? kInfinity : s.score;
     };
     for (const size_t i : finalists) least = std::min(least, score(i));
     std::optional<size_t> best;
@@ -332,7 +332,8 @@ void Session::time_all() {
     thorough_.clear();
     if (!open(true) || !check_finalists(first, control, finalists)) return;
     RaceOptions rules = options_.race;
-    rules.rungs = {options_.confirm_rounds};
+    rules.rungs = {options_.confirm_rounds / 3, options_.confirm_rounds};  // what is surely slower leaves after a third
+    rules.keep_at_least = 1;
     rules.min_gain = options_.min_gain;
     rules.least_rounds = 3;  // for an interval
     rules.out_of_time = out_of_time_;
@@ -346,7 +347,8 @@ void Session::time_all() {
       return best != control && !s.failed && -s.score >= enough && !is_sure(s);
     };
     if (!lost_worker_ && last.control_us > 0 && hidden() && !out_of_time_()) {
-      rules.rungs = {3 * options_.confirm_rounds};
+      rules.rungs = {options_.confirm_rounds, 2 * options_.confirm_rounds, 3 * options_.confirm_rounds};
+      rules.in_vain = !out_.control_is_wrong;
       ++rules.seed;
       last = run_race(finalists, control, rules, "confirming longer", whole);
     }

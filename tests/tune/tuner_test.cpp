@@ -254,6 +254,8 @@ TEST_F(TunerTest, P18_four_at_once_choose_alike) {
       TuneOptions o = options();
       o.folder = folder.path();
       o.time_limit_s = 30;  // eight busy processes, on few cores perhaps
+      o.race.rungs = {6, 15};
+      o.confirm_rounds = 15;
       Tuner tuner(right_ops(), cpu_device(), o);
       std::vector<std::string> chosen;
       for (const int64_t m : {3, 5}) {

@@ -49,7 +49,7 @@ struct Pair {
 };
 
 /// Rows of a weight that meet a token at a time, so that their sums do not wait for one another; each adds in the order of k.
-constexpr size_t kLanes = 8;
+constexpr size_t kLanes = WeightRows::kLanes;
 struct Sums {
   double sum[kLanes] = {}, bound[kLanes] = {}, carried[kLanes] = {};
 };
@@ -245,14 +245,11 @@ class Block {
     const double us = static_cast<double>(count * weights.shape[weights.rank - 1]) * static_cast<double>(2 + pairs) / 1e3;
     parallel(threads_for(us / 20, max_threads()), [&](int thread, int threads) {
       const auto k = static_cast<size_t>(weights.shape[weights.rank - 1]);
-      std::vector<double> row(k), rows(k * kLanes);
+      std::vector<double> rows(k * kLanes);
       const Span mine = split(count, thread, threads, int64_t{kLanes});
       for (int64_t n = mine.begin; n < mine.end; n += int64_t{kLanes}) {
         const auto some = static_cast<size_t>(std::min(int64_t{kLanes}, mine.end - n));
-        for (size_t lane = 0; lane < some; ++lane) {
-          matrix.decode(n + static_cast<int64_t>(lane), row.data());
-          for (size_t i = 0; i < k; ++i) rows[i * kLanes + lane] = row[i];
-        }
+        matrix.decode_lanes(n, some, rows.data());
         body(n, rows.data(), some);
       }
     });

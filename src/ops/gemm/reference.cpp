@@ -74,16 +74,17 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
     const auto lane_of = [&](int64_t row) {
       return rows.data() + (static_cast<size_t>(row) / kLanes * k * kLanes + static_cast<size_t>(row) % kLanes);
     };
-    for (int64_t i = 0; i < p.m; ++i)
-      for (int64_t j = 0; j < p.k; ++j) {
-        const double scale = is_block(p.a_quant) ? block_scale_at(args.a_scale, p.a_quant, batch, i, j) : 1;
-        lane_of(i)[static_cast<size_t>(j) * kLanes] = load(a, {i, j}) * scale;
-      }
     const bool in_bf16 = p.a == DType::bf16 || p.a == DType::f8e4m3;  // where a row may take subnormal numbers for zero
-    std::vector<bool> subnormal_row(static_cast<size_t>(p.m));
-    for (int64_t i = 0; in_bf16 && i < p.m; ++i)
-      for (int64_t j = 0; j < p.k; ++j)
-        if (is_subnormal(lane_of(i)[static_cast<size_t>(j) * kLanes])) subnormal_row[static_cast<size_t>(i)] = true;
+    std::vector<char> subnormal_row(static_cast<size_t>(p.m));
+    parallel(p.m * p.k > 100000 ? max_threads() : 1, [&](int thread, int threads) {
+      const Span mine = split(p.m, thread, threads, int64_t{kLanes});
+      for (int64_t i = mine.begin; i < mine.end; ++i)
+        for (int64_t j = 0; j < p.k; ++j) {
+          const double scale = is_block(p.a_quant) ? block_scale_at(args.a_scale, p.a_quant, batch, i, j) : 1, x = load(a, {i, j}) * scale;
+          lane_of(i)[static_cast<size_t>(j) * kLanes] = x;
+          if (in_bf16 && is_subnormal(x)) subnormal_row[static_cast<size_t>(i)] = 1;
+        }
+    });
     const View none;
     const View &a_scale = is_block(p.a_quant) ? none : args.a_scale, &b_scale = is_block(p.b_quant) ? none : args.b_scale;
 
@@ -99,7 +100,7 @@ void Gemm::reference(const Args& args, Oracle* oracle) {
         const bool subnormal_up = gated && in_bf16 && std::ranges::any_of(up_row, is_subnormal);
         // x and its bound for one row of a and one row of the weight.
         const auto finish = [&](int64_t i, int64_t row, const std::vector<double>& weight, bool subnormal, Dot d) {
-          if (subnormal || subnormal_row[static_cast<size_t>(i)]) d.bound += subnormal_products(lane_of(i), weight.data(), p.k) / eps;
+          if (subnormal || subnormal_row[static_cast<size_t>(i)] != 0) d.bound += subnormal_products(lane_of(i), weight.data(), p.k) / eps;
           const double scale = element(a_scale, batch, i, 1) * element(b_scale, batch, row, 1) * element(args.b_global_scale, batch, 0, 1);
           const double bias = element(args.bias, batch, row, 0);
           return Dot{d.sum * scale + bias, d.bound * std::fabs(scale) + std::fabs(bias)};

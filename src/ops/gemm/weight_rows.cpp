@@ -55,6 +55,14 @@ WeightRows::WeightRows(const View& weights, int64_t index, const View& block_sca
   element_stride_ = 1;
 }
 
+/// Where the row went: panel_kernels.h has the picture.
+WeightRows::Place WeightRows::place_of(int64_t n) const {
+  if (gate_ == GateLayout::none) return {n / kPanelColumns, n % kPanelColumns / 16, n % 16};
+  const int64_t half = rows_ / 2;
+  const int64_t output = gate_ == GateLayout::separated ? n % half : n / 2;
+  return {output / 16, gate_ == GateLayout::separated ? n / half : n % 2, output % 16};
+}
+
 void WeightRows::decode(int64_t n, double* to) const {
   if (panels_ == nullptr) {
     if (is_packed(dtype_)) {
@@ -70,15 +78,7 @@ void WeightRows::decode(int64_t n, double* to) const {
       for (int64_t k = 0; k < k_; ++k) to[k] *= block_scale_at(block_scale_, quant_, index_, n, k);
     return;
   }
-  // Where the row went: panel_kernels.h has the picture.
-  int64_t panel = n / kPanelColumns, tile = n % kPanelColumns / 16, column = n % 16;
-  if (gate_ != GateLayout::none) {
-    const int64_t half = rows_ / 2;
-    const int64_t output = gate_ == GateLayout::separated ? n % half : n / 2;
-    tile = gate_ == GateLayout::separated ? n / half : n % 2;
-    panel = output / 16;
-    column = output % 16;
-  }
+  const auto [panel, tile, column] = place_of(n);
   if (codes_.dtype != DType::none) {
     const std::byte* const at = panels_ + panel * coded_panel_bytes(codes_, k_);
     for (int64_t k = 0; k < k_; ++k) to[k] = coded_value(codes_, at, tile * 16 + column, k);
@@ -93,6 +93,29 @@ void WeightRows::decode(int64_t n, double* to) const {
       for (int64_t in = 0; in < 4 && k < k_; in += width, ++k) to[k] = read(at + in);
     }
   });
+}
+
+void WeightRows::decode_lanes(int64_t n, size_t count, double* to) const {
+  const bool in_panels = panels_ != nullptr && codes_.dtype == DType::none && count == kLanes;
+  const Place first = in_panels ? place_of(n) : Place{}, last = in_panels ? place_of(n + int64_t{kLanes} - 1) : Place{};
+  if (in_panels && first.panel == last.panel && first.tile == last.tile && last.column - first.column == int64_t{kLanes} - 1) {
+    // Neighbours in a tile: each line of memory is read once.
+    const int64_t width = bits(dtype_) / 8;
+    const std::byte* base = panels_ + first.panel * panel_bytes(k_, width) + first.tile * kTileBytes + first.column * 4;
+    read_as(dtype_, [&](auto read) {
+      for (int64_t k = 0, byte = 0; k < k_; byte += 4) {
+        const std::byte* at = base + byte / kStepBytes * 2 * kTileBytes + byte % kStepBytes / 4 * 64;
+        for (int64_t in = 0; in < 4 && k < k_; in += width, ++k)
+          for (size_t lane = 0; lane < kLanes; ++lane) to[static_cast<size_t>(k) * kLanes + lane] = read(at + in + lane * 4);
+      }
+    });
+    return;
+  }
+  std::vector<double> row(static_cast<size_t>(k_));
+  for (size_t lane = 0; lane < count; ++lane) {
+    decode(n + static_cast<int64_t>(lane), row.data());
+    for (size_t k = 0; k < row.size(); ++k) to[k * kLanes + lane] = row[k];
+  }
 }
 
 }  // namespace eitri

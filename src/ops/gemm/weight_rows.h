@@ -18,8 +18,15 @@ class WeightRows {
   WeightRows(const View& weights, int64_t index, const View& block_scale, Quant quant);
   /// Row n of the source weight (gate and up rows as its owner laid them out), k values.
   void decode(int64_t n, double* to) const;
+  /// Rows n to n + count - 1 as lanes: value k of the i-th is to[k * kLanes + i]. The other lanes keep what they held.
+  static constexpr size_t kLanes = 8;
+  void decode_lanes(int64_t n, size_t count, double* to) const;
 
  private:
+  struct Place {
+    int64_t panel, tile, column;
+  };
+  Place place_of(int64_t n) const;
   int64_t k_ = 0, rows_ = 0;
   DType dtype_;
   const std::byte* plain_ = nullptr;  // strided: element (0, 0); null when in panels
