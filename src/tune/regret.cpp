@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "base/str.h"
@@ -84,12 +85,13 @@ RegretReport leave_one_out(const std::vector<JournalRecord>& records) {
       for (const JournalEntry& e : hidden.candidates)
         if (e.wrong.empty() && e.us > 0 && (best == nullptr || e.us < best->us)) best = &e;
       if (best == nullptr || hidden.race_control_us <= 0) continue;
-      double us = hidden.race_control_us;
+      double us = hidden.race_control_us, spread_us = 0;
       std::string chosen = "the default";
       for (const TunedAdvice& advice : interpolate(ladder, rungs[i].at)) {
         const JournalEntry* const found = timed(advice.row.kernel, advice.row.config);
         if (found == nullptr || !is_worth_it(advice)) continue;
         us = found->us;
+        spread_us = found->spread_us;
         chosen = str(found->kernel, found->config.empty() ? "" : " ", found->config);
         break;
       }
@@ -98,11 +100,13 @@ RegretReport leave_one_out(const std::vector<JournalRecord>& records) {
                             .chosen = chosen,
                             .best = str(best->kernel, best->config.empty() ? "" : " ", best->config),
                             .regret = std::max(0.0, us / best->us - 1),
-                            .default_regret = std::max(0.0, hidden.race_control_us / best->us - 1)});
+                            .default_regret = std::max(0.0, hidden.race_control_us / best->us - 1),
+                            .beyond_noise = us - best->us > std::hypot(spread_us, best->spread_us)});
     }
   }
   for (const RegretPoint& p : out.points) {
     out.mean += p.regret / static_cast<double>(out.points.size());
+    if (p.beyond_noise) out.beyond_noise_mean += p.regret / static_cast<double>(out.points.size());
     out.default_mean += p.default_regret / static_cast<double>(out.points.size());
     out.worst = std::max(out.worst, p.regret);
   }

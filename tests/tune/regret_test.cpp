@@ -57,6 +57,17 @@ TEST_F(Regret, a_dip_that_the_neighbours_do_not_show_is_counted) {
   EXPECT_NEAR(report.worst, 1, 1e-12);
 }
 
+TEST_F(Regret, what_noise_may_have_made_is_told_apart) {
+  std::vector<JournalRecord> records = {record(8, 10, 20, 30), record(16, 20, 18, 30), record(32, 40, 80, 100)};
+  RegretReport report = leave_one_out(records);
+  EXPECT_NEAR(report.mean, 1.0 / 9, 1e-12);
+  EXPECT_NEAR(report.beyond_noise_mean, 1.0 / 9, 1e-12);
+  for (JournalEntry& e : records[1].candidates) e.spread_us = 1.5;  // 2.1 for both
+  report = leave_one_out(records);
+  EXPECT_NEAR(report.mean, 1.0 / 9, 1e-12);
+  EXPECT_EQ(report.beyond_noise_mean, 0);
+}
+
 TEST_F(Regret, the_default_counts_where_the_neighbours_promise_nothing) {
   const RegretReport report = leave_one_out({record(8, 10, 20, 10), record(16, 20, 30, 19), record(32, 40, 80, 40)});
   ASSERT_THAT(report.points, SizeIs(1));

@@ -307,18 +307,24 @@ int regret(const TuneCommand& command) {
                         {"chosen", p.chosen},
                         {"best", p.best},
                         {"regret", p.regret},
-                        {"default_regret", p.default_regret}});
-    fmt::print(
-        "{}\n",
-        ordered_json{{"mean", report.mean}, {"worst", report.worst}, {"default_mean", report.default_mean}, {"points", points}}.dump(1));
+                        {"default_regret", p.default_regret},
+                        {"beyond_noise", p.beyond_noise}});
+    fmt::print("{}\n", ordered_json{{"mean", report.mean},
+                                    {"beyond_noise_mean", report.beyond_noise_mean},
+                                    {"worst", report.worst},
+                                    {"default_mean", report.default_mean},
+                                    {"points", points}}
+                           .dump(1));
     return kOk;
   }
   Table table({"op", "problem", "chosen without its row", "best of all", "regret", "of the default"}, 4);
   for (const auto& p : report.points)
     table.add(
         {p.op, p.problem, p.chosen, p.best, fmt::format("{:.1f} %", 100 * p.regret), fmt::format("{:.1f} %", 100 * p.default_regret)});
-  fmt::print("{}{} problems left out one at a time: regret {:.2f} % in the mean, {:.1f} % at worst; of the default {:.2f} %\n",
-             table.text(), report.points.size(), 100 * report.mean, 100 * report.worst, 100 * report.default_mean);
+  fmt::print(
+      "{}{} problems left out one at a time: regret {:.2f} % in the mean ({:.2f} % beyond noise), {:.1f} % at worst; of the default {:.2f} "
+      "%\n",
+      table.text(), report.points.size(), 100 * report.mean, 100 * report.beyond_noise_mean, 100 * report.worst, 100 * report.default_mean);
   return kOk;
 }
 
