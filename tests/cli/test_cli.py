@@ -103,6 +103,11 @@ def test_isa_is_used(tiny):
     assert all("x86" not in step["kernel"] for step in report["steps"])
 
 
+def test_bench_times_no_calls_that_are_compared(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "EITRI_CHECK", "1")
+    assert "EITRI_CHECK is set" in refusal("bench", "rmsnorm")
+
+
 def test_moe_bench(tiny):
     lines = answer("moe", "bench", "--model", tiny, "--tokens", "1,4", "--warm", "--budget-ms", 5, "--json").splitlines()
     rows = [json.loads(line) for line in lines]

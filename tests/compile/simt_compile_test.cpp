@@ -10,7 +10,7 @@
 #include "jit/compiler.h"
 #include "jit/embedded.h"
 #include "ops/activation/simt.h"
-#include "ops/quantize/simt.h"
+#include "ops/quantize/simt_one_pass.h"
 #include "ops/rmsnorm/simt.h"
 
 namespace eitri {
@@ -49,6 +49,9 @@ std::vector<Expectation> expectations(const SimtMachine& machine) {
       add(activation_entry(p, shape, activation_registers(p, shape, machine), access), sizeof(ActivationGrid), p.x, p.out, access);
   };
   const auto codes = [&](const Quantize::Problem& p) {
+    if (p.quant == Quant::per_tensor)
+      for (const RowAccess access : {RowAccess::vectors, RowAccess::elements})
+        add(one_pass_entry(p, one_pass_shape(p, machine), access), sizeof(QuantizeOnePassGrid), p.x, p.q, access);
     const RowShape shape = quantize_shape(p, machine);
     for (const QuantizePass pass : {QuantizePass::amax, QuantizePass::codes}) {
       if (pass == QuantizePass::amax && p.quant != Quant::per_tensor) continue;

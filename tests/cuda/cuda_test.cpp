@@ -140,6 +140,61 @@ TEST_F(Cuda, a_call_that_is_not_loaded_is_refused_while_capturing_and_leaves_the
   rmsnorm({.x = fresh_x, .out = fresh_out}, stream);  // and outside of the capture it works
 }
 
+// Blocks that wait for each other's numbers, on three streams at once and beside products that fill the device: nobody waits for ever, and
+// launches of different sizes on one stream, or replays of graphs, take no number of another launch.
+TEST_F(Cuda, blocks_that_meet_beside_other_work) {
+  constexpr size_t kStreams = 3;
+  constexpr int64_t kRows[] = {1, 3, 40, 256, 3000}, kCols = 4096;
+  const View a = tensor(DType::bf16, {4096, 2048}), b = tensor(DType::bf16, {4096, 2048}), c = tensor(DType::bf16, {4096, 4096});
+  struct Quantised {
+    QuantizeArgs args;
+    std::vector<std::byte> codes, scale;
+  };
+  std::vector<Quantised> calls[kStreams];
+  const cuda::OwnedStream streams[] = {cuda::OwnedStream(*gpu_), cuda::OwnedStream(*gpu_), cuda::OwnedStream(*gpu_)};
+  const cuda::OwnedStream busy(*gpu_);
+  for (size_t s = 0; s < kStreams; ++s)
+    for (const int64_t rows : kRows) {
+      // Numbers of one launch only on two of the streams, everything between -1 and 1 on the other.
+      const View x = tensor(DType::bf16, {rows + static_cast<int64_t>(s), kCols}, s == 0 ? 0 : static_cast<float>(rows + 7 * s));
+      Quantised& call = calls[s].emplace_back();
+      call.args = {.x = x, .q = tensor(DType::f8e4m3, {x.shape[0], kCols}), .scale = tensor(DType::f32, {1}), .quant = Quant::per_tensor};
+      const ForceScope force("quantize", "quantize.simt.block_per_row");
+      quantize(call.args, streams[s]);
+      call.codes = bytes_of(call.args.q, streams[s]);
+      call.scale = bytes_of(call.args.scale, streams[s]);
+    }
+  const ForceScope force("quantize", "quantize.simt.one_pass");
+  const auto run = [&](size_t s) {
+    for (int round = 0; round < 4; ++round)
+      for (const Quantised& call : calls[s]) {
+        cuda::driver()->set_bytes(reinterpret_cast<cuda::Address>(call.args.q.data), 0x55, call.codes.size(), streams[s]);
+        quantize(call.args, streams[s]);
+      }
+  };
+  const auto expect_right = [&](const char* way) {
+    for (size_t s = 0; s < kStreams; ++s)
+      for (const Quantised& call : calls[s]) {
+        EXPECT_EQ(bytes_of(call.args.scale, streams[s]), call.scale) << way << ", stream " << s;
+        EXPECT_TRUE(bytes_of(call.args.q, streams[s]) == call.codes) << way << ", stream " << s;
+      }
+  };
+  for (size_t s = 0; s < kStreams; ++s) run(s);  // loads
+  expect_right("loading");
+  std::vector<std::unique_ptr<cuda::Graph>> graphs;
+  for (size_t s = 0; s < kStreams; ++s) graphs.push_back(std::make_unique<cuda::Graph>(*gpu_, streams[s], [&] { run(s); }));
+  for (const bool replayed : {false, true})
+    for (int i = 0; i < 5; ++i) {
+      for (int n = 0; n < 20; ++n) gemm({.a = a, .b = b, .c = c}, busy);
+      for (size_t s = 0; s < kStreams; ++s) {
+        if (replayed) graphs[s]->launch(streams[s]);
+        run(s);  // between replays the stream's own launches
+      }
+      expect_right(replayed ? "replayed" : "eager");
+    }
+  cuda::synchronize(busy);
+}
+
 TEST_F(Cuda, workspace_of_a_graph_is_its_own_and_comes_back) {
   const cuda::OwnedStream stream(*gpu_);
   std::byte *eager = nullptr, *captured = nullptr, *nested = nullptr, *again = nullptr;

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <optional>
 #include <thread>
 
 #include "backend/cuda/graph.h"
+#include "backend/cuda/kept_memory.h"
 #include "backend/cuda/memory.h"
 #include "dispatch/scoped_settings.h"
 #include "dispatch/tuned_table.h"
@@ -201,6 +203,38 @@ TEST_F(FakeCuda, workspace_of_a_capture_belongs_to_its_graph) {
   EXPECT_EQ(driver_.blocks_allocated(), blocks);
   d.graph_destroy(graph);
   d.graph_destroy(graph2);
+}
+
+TEST_F(FakeCuda, kept_memory_is_zero_at_first_and_then_what_launches_leave) {
+  const cuda::ContextScope context(gpu());
+  const Stream s = stream(24), other = stream(25);
+  const cuda::Driver& d = *cuda::driver();
+  const auto is_zero = [](const std::byte* p) {
+    return std::all_of(p, p + cuda::kKeptBytes, [](std::byte b) { return b == std::byte{0}; });
+  };
+  std::byte* const kept = cuda::kept_memory(gpu(), s);
+  EXPECT_TRUE(is_zero(kept));
+  kept[7] = std::byte{1};
+  {
+    const cuda::WorkspaceScope scope(gpu(), s, 20 << 20);  // whatever else is lent
+    EXPECT_EQ(cuda::kept_memory(gpu(), s), kept);
+    EXPECT_TRUE(scope.data() + (20 << 20) <= kept || kept + cuda::kKeptBytes <= scope.data());
+  }
+  EXPECT_EQ(kept[7], std::byte{1});
+  EXPECT_NE(cuda::kept_memory(gpu(), other), kept);
+  for (int i = 0; i < 2; ++i) {  // the second graph gets memory of the first, which is dirty
+    cuda::Handle graph = nullptr;
+    d.stream_begin_capture(s, 1);
+    std::byte* const captured = cuda::kept_memory(gpu(), s);
+    EXPECT_NE(captured, kept);
+    EXPECT_TRUE(is_zero(captured));
+    std::fill_n(captured, cuda::kKeptBytes, std::byte{0xff});
+    EXPECT_EQ(cuda::kept_memory(gpu(), s), captured);
+    d.stream_end_capture(s, &graph);
+    d.graph_destroy(graph);
+  }
+  EXPECT_EQ(cuda::kept_memory(gpu(), s), kept);
+  EXPECT_EQ(kept[7], std::byte{1});
 }
 
 TEST_F(FakeCuda, threads_of_one_stream_do_not_mix) {

@@ -11,16 +11,19 @@ namespace eitri {
 using RmsNormLane = void (*)(const RmsNormGrid&);
 using ActivationLane = void (*)(const ActivationGrid&);
 using QuantizeLane = void (*)(const QuantizeGrid&);
+using QuantizeOnePassLane = void (*)(const QuantizeOnePassGrid&);
 
 namespace simt32 {
 RmsNormLane rmsnorm_lane(const RmsNormForm& form);
 ActivationLane activation_lane(const ActivationForm& form);
 QuantizeLane quantize_lane(const QuantizeForm& form);
+QuantizeOnePassLane quantize_one_pass_lane(const QuantizeForm& form);
 }  // namespace simt32
 namespace simt64 {
 RmsNormLane rmsnorm_lane(const RmsNormForm& form);
 ActivationLane activation_lane(const ActivationForm& form);
 QuantizeLane quantize_lane(const QuantizeForm& form);
+QuantizeOnePassLane quantize_one_pass_lane(const QuantizeForm& form);
 }  // namespace simt64
 
 /// Shapes that the tables are made for: one chunk a thread, four, and rows that are read again.

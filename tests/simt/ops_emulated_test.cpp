@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "ops/activation/simt.h"
-#include "ops/quantize/simt.h"
+#include "ops/quantize/simt_one_pass.h"
 #include "ops/rmsnorm/simt.h"
 #include "simt/check_emulated.h"
 
@@ -98,6 +98,28 @@ TEST(SimtOps, quantize_equals_the_reference) {
     return known ? Support::yes() : Support::no("not in the tables of tests/simt");
   };
   check_emulated<Quantize>(quantize_launches, simt_emulation::EmptyProblems::skip, INT64_MAX, &row);
+}
+
+/// Blocks run one after another here: the first does the work of all, the others find it done. Launches of different sizes follow each
+/// other on one meeting.
+EmulatedLaunch quantize_one_pass_launch(const QuantizeArgs& args, const Quantize::Problem& p, int warp_size, int64_t most_blocks) {
+  alignas(8) static std::byte meeting[kOnePassBytes] = {};
+  const bool narrow = p.x == DType::f32 || most_blocks % 2 == 1;
+  const OnePassShape shape{.threads = kOneChunkThreads, .chunks = narrow ? 1 : 4};
+  const QuantizeOnePassGrid grid = one_pass_grid(args, p, shape, static_cast<int>(most_blocks), meeting);
+  const QuantizeForm form = one_pass_form(p, shape);
+  const QuantizeOnePassLane lane = warp_size == 32 ? simt32::quantize_one_pass_lane(form) : simt64::quantize_one_pass_lane(form);
+  if (lane == nullptr) return {};
+  return {shape.threads, grid.blocks, [=] { lane(grid); }};
+}
+
+TEST(SimtOps, quantize_in_one_pass_equals_the_reference) {
+  Kernel<Quantize> row = quantize_one_pass_row();
+  row.supports = [](const Quantize::Problem& p, const Device&) {
+    const bool known = p.quant == Quant::per_tensor && (p.x == DType::bf16 || (p.x == DType::f32 && p.q == DType::f8e4m3));
+    return known ? Support::yes() : Support::no("not in the tables of tests/simt");
+  };
+  check_emulated<Quantize>(quantize_one_pass_launch, simt_emulation::EmptyProblems::run, INT64_MAX, &row);
 }
 
 TEST(SimtShape, rows_fit_their_blocks) {

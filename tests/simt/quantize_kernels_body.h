@@ -1,7 +1,7 @@
 // quantize's kernel in the forms that its cases need, for the warp that EITRI_SIMT_EMULATED says.
 #pragma once
 
-#include "ops/quantize/simt.cuh"
+#include "ops/quantize/simt_one_pass.cuh"
 #include "simt/form_table.h"
 #include "simt/op_kernels.h"
 
@@ -41,6 +41,25 @@ QuantizeLane quantize_lane(const QuantizeForm& form) {
   return find_lane<kQuantizeForms, QuantizeLane>(form, []<QuantizeForm kForm>() -> QuantizeLane {
     return [](const QuantizeGrid& grid) {
       grid.vectors != 0 ? quantize_block_per_row<kForm, Rows::vectors>(grid) : quantize_block_per_row<kForm, Rows::elements>(grid);
+    };
+  });
+}
+
+constexpr auto quantize_one_pass_forms() {
+  FormList<QuantizeForm, 16> list;
+  for (const DType x : {DType::f32, DType::bf16})
+    for (const DType q : {DType::i8, DType::f8e4m3, DType::f8e4m3fnuz})
+      for (const int chunks : {1, 4})
+        if (x == DType::bf16 || (q == DType::f8e4m3 && chunks == 1))
+          list.add({.x = x, .q = q, .quant = Quant::per_tensor, .threads = kOneChunkThreads, .chunks = chunks});
+  return list;
+}
+constexpr auto kQuantizeOnePassForms = quantize_one_pass_forms();
+
+QuantizeOnePassLane quantize_one_pass_lane(const QuantizeForm& form) {
+  return find_lane<kQuantizeOnePassForms, QuantizeOnePassLane>(form, []<QuantizeForm kForm>() -> QuantizeOnePassLane {
+    return [](const QuantizeOnePassGrid& grid) {
+      grid.vectors != 0 ? quantize_one_pass<kForm, Rows::vectors>(grid) : quantize_one_pass<kForm, Rows::elements>(grid);
     };
   });
 }

@@ -10,6 +10,8 @@
 
 #include "backend/cpu/memory.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/graph.h"
+#include "backend/cuda/kept_memory.h"
 #include "base/error.h"
 
 namespace eitri::cuda {
@@ -58,6 +60,7 @@ struct WorkspaceScope::Arena {
   std::vector<Block> blocks;
   size_t block = 0, offset = 0;  // the top
   int depth = 0;                 // scopes that hold something
+  Block kept;                    // see kept_memory()
 
   Block allocate(size_t bytes) const {
     Block made{0, round_up(bytes, kSmallest)};
@@ -98,6 +101,7 @@ void give_back(void* user) {
   std::lock_guard lock(all.mutex);
   auto& blocks = all.blocks[arena.device];
   blocks.insert(blocks.end(), arena.blocks.begin(), arena.blocks.end());
+  if (arena.kept.size > 0) blocks.push_back(arena.kept);
 }
 
 struct Arenas {
@@ -184,6 +188,25 @@ WorkspaceScope::~WorkspaceScope() {
   arena_->block = block_;
   arena_->offset = offset_;
   arena_->mutex.unlock();
+}
+
+std::byte* kept_memory(const Device& device, Stream stream) {
+  const std::shared_ptr<Arena> owner = arena_of(device.id.index, stream);
+  Arena& arena = *owner;
+  const std::lock_guard lock(arena.mutex);
+  if (arena.kept.size == 0) {
+    const Block made = arena.allocate(kKeptBytes);
+    if (arena.of_graph) {  // on the stream this would be a step of every replay
+      const RelaxedCapture relaxed;
+      const OwnedStream aside(device);
+      require_ok(driver()->set_bytes(made.address, 0, kKeptBytes, aside), "clear kept memory");
+      synchronize(aside);
+    } else {
+      require_ok(driver()->set_bytes(made.address, 0, kKeptBytes, stream), "clear kept memory");
+    }
+    arena.kept = made;
+  }
+  return reinterpret_cast<std::byte*>(arena.kept.address);
 }
 
 Buffer::Buffer(const Device& device, size_t bytes) : device_(&device), size_(bytes) {

@@ -10,7 +10,7 @@
 #include "ops/quantize/quantize_kernels.h"
 #include "ops/quantize/row_cost.h"
 #include "ops/quantize/row_table.h"
-#include "ops/quantize/simt.h"
+#include "ops/quantize/simt_one_pass.h"
 #include "ops/quantize/tensor_check.h"
 
 namespace eitri {
@@ -191,6 +191,7 @@ std::span<const Kernel<Quantize>> Quantize::kernels() {
     cpu_row<Quantize>("quantize.x86_avx2.rows", Target::x86_avx2, guess_rows<kAvx2PerNs>,
                       launch_rows<avx2::quantize_rows, avx2::quantize_blocks, avx2::quantize_amax>),
 #endif
+    quantize_one_pass_row(),
     quantize_simt_row(),
     cpu_row<Quantize>("quantize.portable.rows", Target::any_cpu, guess_rows<kPortablePerNs>,
                       launch_rows<portable::quantize_rows, portable::quantize_blocks, portable::quantize_amax>),

@@ -32,4 +32,15 @@ struct QuantizeGrid {
   int32_t vectors = 0;  // every row of every tensor is aligned for vector accesses
 };
 
+/// The argument of the kernel that needs one pass for a scale of the tensor. Tensors without gaps are one row here.
+struct QuantizeOnePassGrid {
+  QuantizeBlocksTask task = {};
+  const int32_t* num_valid = nullptr;  // with sorted_ids
+  void* meeting = nullptr;             // kOnePassBytes that are kept from launch to launch; see device/meeting.h
+  int32_t pieces = 0, row_pieces = 1;  // of the tensor and of a row; a piece is what a block keeps
+  int32_t blocks = 0;                  // at most kOnePassBlocks
+  int32_t vectors = 0;                 // every piece of every tensor is aligned for vector accesses
+};
+inline constexpr int kOnePassBytes = 16 << 10, kOnePassBlocks = 1024;
+
 }  // namespace eitri
