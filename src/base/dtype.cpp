@@ -31,26 +31,6 @@ std::span<const char* const> enum_names(Quant) {
   return kNames;
 }
 
-int bits(DType dtype) {
-  switch (dtype) {
-    case DType::none: return 0;
-    case DType::f4e2m1:
-    case DType::i4: return 4;
-    case DType::f8e4m3:
-    case DType::f8e4m3fnuz:
-    case DType::f8e5m2:
-    case DType::f8e8m0:
-    case DType::i8:
-    case DType::u8: return 8;
-    case DType::f16:
-    case DType::bf16: return 16;
-    case DType::f32:
-    case DType::i32: return 32;
-    case DType::i64: return 64;
-  }
-  return 0;
-}
-
 bool is_float(DType dtype) {
   switch (dtype) {
     case DType::f32:

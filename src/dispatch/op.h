@@ -200,7 +200,10 @@ template <Operator Op> void call(const typename Op::Args& args, Stream stream = 
   const DeviceId where = device_of<Op>(args);
   detail::check_stream(Op::name, where, stream);
   if (detail::is_done_without_kernel<Op>(args, problem, where)) return;
-  const Route<Op> chosen = route<Op>(problem, where, stream);  // a copy: a recipe's children may route the same op
+  const Route<Op>& known = route<Op>(problem, where, stream);
+  if (known.kernel->children == nullptr) [[likely]]
+    return detail::launch<Op>(known, args, problem, stream);
+  const Route<Op> chosen = known;  // its children may route the same op
   detail::launch<Op>(chosen, args, problem, stream);
 }
 

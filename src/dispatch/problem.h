@@ -57,13 +57,15 @@ template <class T> void parse_value(std::string_view field, std::string_view tex
 }
 }  // namespace detail
 
-/// One multiplication a field (about 5 cycles), mixed once at the end: this stands on every call's path.
+/// One multiplication an extent (about 5 cycles) and one for all fields of a byte, mixed once at the end: this stands on every call's path.
 template <class P> uint64_t hash_of(const P& problem) {
-  uint64_t h = 0x9e3779b97f4a7c15ull;
-  problem.fields([&](const char*, const auto& value, Match = Match::exact) {
-    h = ((h << 7 | h >> 57) ^ detail::bits_of(value)) * 0xd6e8feb86659fd93ull;
+  constexpr uint64_t kFactor = 0xd6e8feb86659fd93ull;
+  uint64_t h = 0x9e3779b97f4a7c15ull, small = 0;
+  problem.fields([&]<class T>(const char*, const T& value, Match = Match::exact) {
+    if constexpr (sizeof(T) == 1) small = (small << 8 | small >> 56) ^ detail::bits_of(value);
+    else h = ((h << 7 | h >> 57) ^ detail::bits_of(value)) * kFactor;
   });
-  return mix(h);
+  return mix(((h << 7 | h >> 57) ^ small) * kFactor);
 }
 
 /// "m=1,n=4096,k=4096,a=bf16": every field, in order. Pasting it into explain, a test filter or a CSV gives it back.

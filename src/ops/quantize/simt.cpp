@@ -1,6 +1,7 @@
 #include "ops/quantize/simt.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace eitri {
 
@@ -20,7 +21,7 @@ QuantizeBlocksTask quantize_blocks_task(const QuantizeArgs& args, const Quantize
           .scale_dtype = scale,
           .rounding = args.scale_rounding,
           .cols = p.cols,
-          .blocks = blocks ? (p.cols + block - 1) / block : 1,
+          .blocks = blocks ? (p.cols + block - 1) >> std::countr_zero(static_cast<uint64_t>(block)) : 1,
           .block_cols = block,
           .sorted_ids = p.sorted ? static_cast<const int32_t*>(args.sorted_ids.data) : nullptr,
           .tokens = args.tokens};
