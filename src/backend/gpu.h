@@ -19,6 +19,8 @@ using cuda::Function;
 using cuda::Geometry;
 using cuda::Graph;
 using cuda::is_capturing;
+using cuda::kept_memory;
+using cuda::kKeptBytes;
 using cuda::launch;
 using cuda::load;
 using cuda::OwnedStream;

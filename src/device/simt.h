@@ -14,6 +14,7 @@
 //   launch       EITRI_KERNEL(threads) entry, EITRI_KERNEL_FOR(threads, registers) for one that makes do with so many registers, so that
 //                whole blocks of them share a unit; launch_dependents(), wait_for_dependencies(), settle(p): p is computed before the wait
 //   clusters     device/cluster.h: cluster_rank(), ClusterMail, reductions over two blocks; not on every machine
+//   grid         device/meeting.h: the largest number of all blocks of a launch
 //
 // Kernels name neither a warp size nor a vendor. A block is a multiple of the warp; grids and blocks have one dimension.
 // Functions are EITRI_INLINE, loops over registers EITRI_UNROLL. Multiplications and additions are never fused unless

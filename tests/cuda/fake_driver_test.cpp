@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "backend/cuda/graph.h"
-#include "backend/cuda/kept_memory.h"
 #include "backend/cuda/memory.h"
 #include "dispatch/scoped_settings.h"
 #include "dispatch/tuned_table.h"

@@ -11,7 +11,6 @@
 #include "backend/cpu/memory.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/graph.h"
-#include "backend/cuda/kept_memory.h"
 #include "base/error.h"
 
 namespace eitri::cuda {

@@ -30,6 +30,11 @@ class WorkspaceScope {
   size_t block_ = 0, offset_ = 0;
 };
 
+/// kKeptBytes of device memory, 256-byte aligned, that all launches on the stream share, or all that its capture puts into one graph:
+/// zero at first, afterwards what they leave. The same bytes every time; WorkspaceScope does not lend them.
+inline constexpr size_t kKeptBytes = size_t{16} << 10;
+std::byte* kept_memory(const Device& device, Stream stream);
+
 /// Device memory with an owner: tests, benchmarks, the tuner. Not for the path of a call.
 class Buffer {
  public:

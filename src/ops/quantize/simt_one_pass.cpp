@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/kept_memory.h"
-
 namespace eitri {
 
 namespace {
