@@ -37,15 +37,17 @@ struct Meeting {
   uint32_t launches[kMostBlocks];  // all have the same value between launches
 };
 
-/// One launch of `blocks` blocks of kThreads, at most kMostBlocks. Made after wait_for_dependencies().
+/// One launch of `blocks` blocks of kThreads, at most kMostBlocks. Made after wait_for_dependencies(). One block needs no memory and asks
+/// for nothing.
 template <int kThreads> class MeetingRound {
  public:
-  EITRI_INLINE MeetingRound(Meeting& meeting, int blocks)
-      : meeting_(meeting), blocks_(blocks), me_(static_cast<int>(block())), launch_(meeting.launches[me_] + 1) {}
+  EITRI_INLINE MeetingRound(Meeting* meeting, int blocks)
+      : meeting_(meeting), blocks_(blocks), me_(static_cast<int>(block())), launch_(blocks > 1 ? meeting->launches[me_] + 1 : 0) {}
 
   /// The largest number of all blocks, of which this one brings `mine`: finite, not negative. work_of(b) is what block b brings, worked
   /// out by all threads of this one. Once a launch.
   template <class Work> EITRI_INLINE float largest(float mine, BlockReduce<kThreads>& reduce, Work&& work_of) {
+    if (blocks_ == 1) return mine;
     if (thread() == 0) say(me_, mine);
     float x = 0.0f;
     for (int i = thread(); i < blocks_; i += kThreads) {
@@ -55,16 +57,16 @@ template <int kThreads> class MeetingRound {
     }
     x = reduce.largest(x);
     if (x == kNothing) x = largest_by_work(reduce, work_of);
-    for (int i = me_ + thread() * blocks_; i < Meeting::kMostBlocks; i += kThreads * blocks_) meeting_.launches[i] = launch_;
+    for (int i = me_ + thread() * blocks_; i < Meeting::kMostBlocks; i += kThreads * blocks_) meeting_->launches[i] = launch_;
     return x;
   }
 
  private:
   static constexpr float kNothing = bits_float(0x7f800000u);
 
-  EITRI_INLINE void say(int of, float x) { say_word(&meeting_.said[of], static_cast<uint64_t>(launch_) << 32 | float_bits(x)); }
+  EITRI_INLINE void say(int of, float x) { say_word(&meeting_->said[of], static_cast<uint64_t>(launch_) << 32 | float_bits(x)); }
   EITRI_INLINE float heard(int of) {
-    const uint64_t word = heard_word(&meeting_.said[of]);
+    const uint64_t word = heard_word(&meeting_->said[of]);
     return static_cast<uint32_t>(word >> 32) == launch_ ? bits_float(static_cast<uint32_t>(word)) : kNothing;
   }
   /// Every block begins with its neighbour, so that they share the work.
@@ -83,7 +85,7 @@ template <int kThreads> class MeetingRound {
     return x;
   }
 
-  Meeting& meeting_;
+  Meeting* const meeting_;
   const int blocks_, me_;
   const uint32_t launch_;  // the number of this one
 };

@@ -106,7 +106,8 @@ EmulatedLaunch quantize_one_pass_launch(const QuantizeArgs& args, const Quantize
   alignas(8) static std::byte meeting[kOnePassBytes] = {};
   const bool narrow = p.x == DType::f32 || most_blocks % 2 == 1;
   const OnePassShape shape{.threads = kOneChunkThreads, .chunks = narrow ? 1 : 4};
-  const QuantizeOnePassGrid grid = one_pass_grid(args, p, shape, static_cast<int>(most_blocks), meeting);
+  QuantizeOnePassGrid grid = one_pass_grid(args, p, shape, static_cast<int>(most_blocks), meeting);
+  if (grid.blocks == 1) grid.meeting = nullptr;
   const QuantizeForm form = one_pass_form(p, shape);
   const QuantizeOnePassLane lane = warp_size == 32 ? simt32::quantize_one_pass_lane(form) : simt64::quantize_one_pass_lane(form);
   if (lane == nullptr) return {};

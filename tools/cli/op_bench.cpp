@@ -3,9 +3,10 @@
 // A time is the median of nine replays of a graph that holds calls of about 3 ms in all; every call takes the next of several sets
 // of tensors, 256 MiB or more together (at most 48 sets), so that inputs come from memory and not from the cache.
 //
-// What a call costs the host beside the launch depends on the core, which neighbours slow to half its speed for seconds: it is measured
-// after each replay, and the least of the nine medians counts.
+// What a call costs the host beside the launch depends on the core, which neighbours slow to less than half its speed for seconds: it is
+// measured after each replay, every time on another core, and the least of the nine medians counts.
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -37,7 +38,7 @@ struct Timing {
   int64_t calls = 0;
   size_t sets = 0;
   double host_ns = 0;  // of a call, on the calling thread; its route known
-  double own_ns = 0;   // without the driver's launch of the kernel, the least of one such median a replay; both 0 for slow calls
+  double own_ns = 0;   // without the driver's launch of the kernel, least of the medians on nine cores; both 0 for slow calls
   Cost cost;
   double median() const {
     auto sorted = us;
@@ -49,6 +50,29 @@ struct Timing {
 constexpr size_t kRingBytes = size_t{256} << 20, kMostSets = 48, kMostMemory = size_t{24} << 30;
 constexpr int kReplays = 9;
 constexpr double kGraphUs = 3000;
+
+/// While it lives the thread runs on one of the cores that it may run on, the `number`th.
+class CoreScope {
+ public:
+  explicit CoreScope(int number) {
+    if (sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+    int left = number % CPU_COUNT(&before_), core = 0;
+    while (!CPU_ISSET(core, &before_) || left-- > 0) ++core;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    pinned_ = sched_setaffinity(0, sizeof one, &one) == 0;
+  }
+  ~CoreScope() {
+    if (pinned_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  CoreScope(const CoreScope&) = delete;
+  CoreScope& operator=(const CoreScope&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool pinned_ = false;
+};
 
 /// Nanoseconds that the thread spends on putting a call into the stream: the median of batches that the stream's queue holds.
 template <class Body> double host_ns(Stream stream, Body&& body) {
@@ -128,6 +152,7 @@ template <Operator Op> std::vector<Timing> time_problem(const typename Op::Probl
         timing.us.push_back(time([&] { graph.launch(stream); }, count));
         if (!fast) continue;
         const gpu::WithoutLaunches scope;
+        const CoreScope core(i);
         const double ns = host_ns(stream, body);
         timing.own_ns = i == 0 ? ns : std::min(timing.own_ns, ns);
       }

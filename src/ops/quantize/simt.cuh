@@ -119,36 +119,28 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_block_per_r
     constexpr int kLanes = kBlock / kWide;  // of a block of columns
     static_assert(kThreads % kLanes == 0);
     unsigned char* scale_at = scale + thread() / kLanes * t.scale_block_stride;
-    if constexpr (kOfBlocks && kKeep && kBytesOf<kForm.x> == 2) {
-      // The magnitudes of all chunks, as they lie in memory, before the first branch: what they exchange is under way together.
-      uint32_t largest[kForm.chunks], most = 0;
-      for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-        largest[c] = larger_half(group_reduce<kLanes>(largest_halves(kept[c]), LargestHalves{}));
-        most = most > largest[c] ? most : largest[c];
-      });
-      if (!any(most >= kRareFrom<kForm>)) {
-        for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
-          unpack(kept[c], v);
-          const auto first = first_of(c);
-          inverse = store_scale<kForm>(value_of<kForm.x>(largest[c]), carries, scale_at, thread() % kLanes == 0 && first < cols);
-          scale_at += kThreads / kLanes * t.scale_block_stride;
-          store_quantized<kForm, kRows>(v, inverse, true, false, q, first, cols);
-        });
-        continue;
-      }
-    }
     for_each_chunk<kForm.chunks>(chunks, [&](int64_t c) {
       const auto raw = raw_of(c);
       unpack(raw, v);
       const auto first = first_of(c);
+      bool is_rare = true;
       if constexpr (kOfBlocks) {
+        const bool leads = thread() % kLanes == 0 && first < cols;
+        float amax = 0.0f;
         magnitude = {};
-        magnitude.add(raw, v);
-        inverse = store_scale<kForm>(group_reduce<kLanes>(magnitude.largest, Largest{}), carries, scale_at,
-                                     thread() % kLanes == 0 && first < cols);
+        if constexpr (kBytesOf<kForm.x> == 2 && kForm.quant == Quant::per_1x32) {
+          const uint32_t code = larger_half(group_reduce<kLanes>(largest_halves(raw), LargestHalves{}));
+          amax = value_of<kForm.x>(code);
+          is_rare = any(code >= kRareFrom<kForm>);
+        }
+        if (is_rare) {
+          magnitude.add(raw, v);
+          amax = group_reduce<kLanes>(magnitude.largest, Largest{});
+        }
+        inverse = store_scale<kForm>(amax, carries, scale_at, leads);
         scale_at += kThreads / kLanes * t.scale_block_stride;
       }
-      store_quantized<kForm, kRows>(v, inverse, magnitude.all_finite(), true, q, first, cols);
+      store_quantized<kForm, kRows>(v, inverse, magnitude.all_finite(), is_rare, q, first, cols);
     });
   }
   if constexpr (kForm.pass == QuantizePass::amax) {

@@ -45,7 +45,7 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_one_pass(co
   if (is_early_block(264) && me < grid.pieces) x.prefetch(kChunks, thread(), columns_at(at));
   wait_for_dependencies();
 
-  MeetingRound<kThreads> round(*static_cast<Meeting*>(grid.meeting), grid.blocks);
+  MeetingRound<kThreads> round(static_cast<Meeting*>(grid.meeting), grid.blocks);
   const auto is_skipped = [&](const Place& p) { return is_padding(t.sorted_ids, grid.num_valid, t.tokens, p.row); };
   Raw<kForm.x, kWide> kept[kChunks] = {};
   const auto keep = [&] {  // all loads before the first use
@@ -68,24 +68,22 @@ template <QuantizeForm kForm, Rows kRows> EITRI_INLINE void quantize_one_pass(co
     at = place_of(piece);
     x = chunks_at(at);
   }
-  float largest = reduce.largest(seen.largest);
-  if (grid.blocks > 1)
-    largest = round.largest(largest, reduce, [&](int other) {
-      Magnitude magnitude;
-      EITRI_ROLL for (int i = other; i < grid.pieces; i += grid.blocks) {
-        const Place there = place_of(i);
-        if (is_skipped(there)) continue;
-        const Chunks from = chunks_at(there);
-        const auto columns = columns_at(there);
-        EITRI_ROLL for (int c = 0; c < kChunks; ++c) {
-          const auto raw = load_raw_at<kForm.x, kWide, kRows>(from[c], first_of(c), columns);
-          float w[kWide];
-          unpack(raw, w);
-          magnitude.add(raw, w);
-        }
+  const float largest = round.largest(reduce.largest(seen.largest), reduce, [&](int other) {
+    Magnitude magnitude;
+    EITRI_ROLL for (int i = other; i < grid.pieces; i += grid.blocks) {
+      const Place there = place_of(i);
+      if (is_skipped(there)) continue;
+      const Chunks from = chunks_at(there);
+      const auto columns = columns_at(there);
+      EITRI_ROLL for (int c = 0; c < kChunks; ++c) {
+        const auto raw = load_raw_at<kForm.x, kWide, kRows>(from[c], first_of(c), columns);
+        float w[kWide];
+        unpack(raw, w);
+        magnitude.add(raw, w);
       }
-      return reduce.largest(magnitude.largest);
-    });
+    }
+    return reduce.largest(magnitude.largest);
+  });
   const float inverse = store_scale<kForm>(largest, 0, byte_at(static_cast<void*>(t.scale), 0), thread() == 0 && me == 0);
   for (;;) {
     if (piece < grid.pieces && !is_skipped(at)) {

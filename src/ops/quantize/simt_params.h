@@ -36,7 +36,7 @@ struct QuantizeGrid {
 struct QuantizeOnePassGrid {
   QuantizeBlocksTask task = {};
   const int32_t* num_valid = nullptr;  // with sorted_ids
-  void* meeting = nullptr;             // kOnePassBytes that are kept from launch to launch; see device/meeting.h
+  void* meeting = nullptr;             // kOnePassBytes that are kept from launch to launch; see device/meeting.h; null for one block
   int32_t pieces = 0, row_pieces = 1;  // of the tensor and of a row; a piece is what a block keeps
   int32_t blocks = 0;                  // at most kOnePassBlocks
   int32_t vectors = 0;                 // every piece of every tensor is aligned for vector accesses
