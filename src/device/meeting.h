@@ -34,7 +34,7 @@ EITRI_INLINE uint64_t heard_word(const uint64_t* p) {
 struct Meeting {
   static constexpr int kMostBlocks = 1024;
   uint64_t said[kMostBlocks];      // by each block: bits of a float, and above them the launch
-  uint32_t launches[kMostBlocks];  // all have the same value between launches
+  uint64_t launches[kMostBlocks];  // of 32 bits; all have the same value between launches
 };
 
 /// One launch of `blocks` blocks of kThreads, at most kMostBlocks. Made after wait_for_dependencies(). One block needs no memory and asks
@@ -42,7 +42,10 @@ struct Meeting {
 template <int kThreads> class MeetingRound {
  public:
   EITRI_INLINE MeetingRound(Meeting* meeting, int blocks)
-      : meeting_(meeting), blocks_(blocks), me_(static_cast<int>(block())), launch_(blocks > 1 ? meeting->launches[me_] + 1 : 0) {}
+      : meeting_(meeting),
+        blocks_(blocks),
+        me_(static_cast<int>(block())),
+        launch_(blocks > 1 ? static_cast<uint32_t>(heard_word(&meeting->launches[me_])) + 1 : 0) {}
 
   /// The largest number of all blocks, of which this one brings `mine`: finite, not negative. work_of(b) is what block b brings, worked
   /// out by all threads of this one. Once a launch.
@@ -57,7 +60,7 @@ template <int kThreads> class MeetingRound {
     }
     x = reduce.largest(x);
     if (x == kNothing) x = largest_by_work(reduce, work_of);
-    for (int i = me_ + thread() * blocks_; i < Meeting::kMostBlocks; i += kThreads * blocks_) meeting_->launches[i] = launch_;
+    for (int i = me_ + thread() * blocks_; i < Meeting::kMostBlocks; i += kThreads * blocks_) say_word(&meeting_->launches[i], launch_);
     return x;
   }
 
