@@ -43,27 +43,20 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// By rows, 1 to 16, and by rows of B: 8, 16.
+/// By rows, 1 to 16.
 struct TileConfigs {
-  TileConfig of[2][kRows + 1];
+  TileConfig of[kRows + 1];
 };
 constexpr TileConfigs tile_configs() {
   TileConfigs all;
-  for (int half = 0; half < 2; ++half) {
-    for (int64_t rows = 1; rows <= kRows; ++rows) {
-      TileConfig& config = all.of[half][rows];
-      for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
-      if (half == 0) config.row_bytes[4] = config.row_bytes[5] = 32, config.rows[6] = config.rows[7] = 8;
-    }
-  }
+  for (int64_t rows = 1; rows <= kRows; ++rows)
+    for (int tile = 0; tile < 6; ++tile) all.of[rows].rows[tile] = static_cast<uint8_t>(rows);
   return all;
 }
 static constexpr TileConfigs kTileConfigs = tile_configs();
 
-/// Sums and A have 1 <= rows <= 16, B has b_rows, 16 or 8, of four bytes of k each.
-EITRI_INLINE void configure(int64_t rows = kRows, int64_t b_rows = kRows) {
-  asm volatile("ldtilecfg %0" : : "m"(kTileConfigs.of[b_rows == kRows ? 1 : 0][rows]));
-}
+/// Sums and A have 1 <= rows <= 16.
+EITRI_INLINE void configure(int64_t rows = kRows) { asm volatile("ldtilecfg %0" : : "m"(kTileConfigs.of[rows])); }
 EITRI_INLINE void release() { asm volatile("tilerelease"); }
 
 template <int kTile> EITRI_INLINE void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(kTile)); }
@@ -92,16 +85,14 @@ struct alignas(64) Tile {
   std::byte row[kRows][kRowBytes];
 };
 inline thread_local Tile tiles[8];
-inline thread_local int64_t configured = 0, configured_b = 0;  // rows; using tiles without configure() traps here as it would there
+inline thread_local int64_t configured = 0;  // rows; using tiles without configure() traps here as it would there
 
-EITRI_INLINE void configure(int64_t rows = kRows, int64_t b_rows = kRows) {
+EITRI_INLINE void configure(int64_t rows = kRows) {
   std::memset(tiles, 0, sizeof tiles);
   configured = rows;
-  configured_b = b_rows;
 }
 EITRI_INLINE void release() { configured = 0; }
-EITRI_INLINE size_t rows_of(int number) { return static_cast<size_t>(number < 6 ? configured : configured_b); }
-EITRI_INLINE size_t row_bytes(int number) { return static_cast<size_t>(number == 4 || number == 5 ? configured_b * 4 : kRowBytes); }
+EITRI_INLINE int64_t rows_of(int number) { return number < 6 ? configured : kRows; }
 
 EITRI_INLINE Tile& tile(int number) {
   if (configured == 0) __builtin_trap();
@@ -110,13 +101,13 @@ EITRI_INLINE Tile& tile(int number) {
 
 template <int kTile> EITRI_INLINE void zero() { std::memset(&tile(kTile), 0, sizeof(Tile)); }
 template <int kTile> EITRI_INLINE void load(const void* p, int64_t stride) {
-  for (size_t r = 0; r < rows_of(kTile); ++r)
-    std::memcpy(tile(kTile).row[r], static_cast<const std::byte*>(p) + static_cast<int64_t>(r) * stride, row_bytes(kTile));
+  for (int64_t r = 0; r < rows_of(kTile); ++r)
+    std::memcpy(tile(kTile).row[r], static_cast<const std::byte*>(p) + r * stride, static_cast<size_t>(kRowBytes));
 }
 template <int kTile> EITRI_INLINE void load_streaming(const void* p, int64_t stride) { load<kTile>(p, stride); }
 template <int kTile> EITRI_INLINE void store(void* p, int64_t stride) {
-  for (size_t r = 0; r < rows_of(kTile); ++r)
-    std::memcpy(static_cast<std::byte*>(p) + static_cast<int64_t>(r) * stride, tile(kTile).row[r], row_bytes(kTile));
+  for (int64_t r = 0; r < rows_of(kTile); ++r)
+    std::memcpy(static_cast<std::byte*>(p) + r * stride, tile(kTile).row[r], static_cast<size_t>(kRowBytes));
 }
 
 /// Subnormal lanes become zeros of their sign.
