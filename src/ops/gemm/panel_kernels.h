@@ -118,9 +118,13 @@ struct PanelTask {
   int64_t c_stride = 0;
   DType c_dtype = DType::f32;  // f32, bf16, f16
   const int32_t* c_row_index = nullptr;
+  int64_t c_bytes =
+      0;  // of the whole c, which tasks beside this one write as well and nobody reads before all of it is there; 0: of this task
   // accumulate: c (f32) += c_weight[i] * x. Rows may repeat within a task; they add in row order.
   bool accumulate = false;
   const float* c_weight = nullptr;
+
+  const std::byte* next = nullptr;  // weights that this thread reads after these: a kernel may fetch the first of them
 
   // Tuning, 0 = the kernel's default.
   int32_t block_m = 0;  // rows of A packed at a time

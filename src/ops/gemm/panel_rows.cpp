@@ -1,15 +1,12 @@
 #include "ops/gemm/panel_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "backend/cpu/threads.h"
 #include "base/view.h"
 #include "ops/gemm/panel_blocking.h"
-#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/widen_rows.h"
 
 namespace eitri {
@@ -64,23 +61,6 @@ PanelFn coded_kernel(Target target, DType dtype, const Device& device) {
   }
 }
 
-PanelFn part_kernel(PanelFn kernel, [[maybe_unused]] int64_t c_bytes) {
-#if EITRI_X86
-  constexpr std::array<std::pair<PanelFn, PanelFn>, 8> kForms = {{{amx::panel_bf16, amx::part_bf16},
-                                                                  {amx::panel_i8, amx::part_i8},
-                                                                  {amx::coded_bf16, amx::part_coded_bf16},
-                                                                  {amx::coded_i8, amx::part_coded_i8},
-                                                                  {amx_emulated::panel_bf16, amx_emulated::part_bf16},
-                                                                  {amx_emulated::panel_i8, amx_emulated::part_i8},
-                                                                  {amx_emulated::coded_bf16, amx_emulated::part_coded_bf16},
-                                                                  {amx_emulated::coded_i8, amx_emulated::part_coded_i8}}};
-  if (c_bytes >= kStreamBytes)
-    for (const auto& [whole, part] : kForms)
-      if (kernel == whole) return part;
-#endif
-  return kernel;
-}
-
 DType multiplied_type(Target target, DType a, Quant a_quant) {
   if (a != DType::f8e4m3) return a;
   return target != Target::x86_amx && rounds_in_bf16(a, a_quant) ? DType::f32 : DType::bf16;
@@ -106,13 +86,14 @@ double decode_rows(Target target, DType weight, Quant quant, double rows, const 
   const bool nibbles = bits(weight) == 4, fp8 = weight == DType::f8e4m3, scaled = is_block(quant), short_groups = quant == Quant::per_1x16;
   switch (target) {
     case Target::x86_amx:
-      // Up to 16 rows, beside a tile product of 16: block scales meet the sums of their group, row by row.
+      // Up to 16 rows, beside a tile product of 16: f32 scales meet the sums of their group, row by row; others meet the codes.
       if (rows <= static_cast<double>(kFewRows)) {
-        if (short_groups) return rows <= 8 ? 14 + rows : 24 + 1.6 * rows;  // groups in slots up to 8 rows
-        const double groups = !scaled ? 0 : block_k(quant) == 32 ? 1 : 0.25;
-        return (nibbles ? -2.5 : 10) + 0.7 * rows + groups * (5 + 0.6 * rows);
+        if (short_groups) return rows <= 1 ? 12 : 18 + 0.2 * rows;
+        const bool with_codes = quant == Quant::per_1x32 && block_scale_dtype(weight, quant) == DType::f8e8m0;
+        const double groups = !scaled || with_codes ? 0 : block_k(quant) == 32 ? 1 : 0.25;
+        return (nibbles ? -2.5 : 10) + 0.7 * rows + (with_codes ? 4 : 0) + groups * (5 + 0.6 * rows);
       }
-      if (fp8) return quant == Quant::per_1x32 || quant == Quant::per_1x128 ? 44 : scaled ? 20 : 15;
+      if (fp8) return quant == Quant::per_1x128 ? 44 : quant == Quant::per_1x32 ? 28 : scaled ? 20 : 15;
       if (!nibbles) return scaled ? 38 : 15;
       return !scaled ? 4 : weight == DType::i4 ? 28 : short_groups ? 25 : 4;
     case Target::x86_avx512: return fp8 ? (device.avx512_vbmi ? 3 : 5) : short_groups ? 2.6 : 2.1;

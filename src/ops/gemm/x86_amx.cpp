@@ -9,7 +9,8 @@
 //
 // Who loads what: A streams from L2 by loads that leave L1 to the weights (the largest single effect); weights come from
 // their panel strictly in memory order, fetched ahead of use, spread evenly over the k-steps: the next chunk to L2; up to 32 rows, whose one
-// group keeps its sums in tiles over the whole block of k, 8 KiB ahead to L2 and 2 KiB ahead to L1. Weights of a task that may lie in L2
+// group keeps its sums in tiles over the whole block of k, 16 KiB ahead to L2 and 4 KiB ahead to L1 (up to 16 rows 8 and 2 KiB). With 17 to 64
+// rows a step's fetches lie between its tile instructions. Weights of a task that may lie in L2
 // are fetched to L1 alone. Below 16 rows tiles have no more rows than A. Sums of a group, in tile order, go to memory and the next group's
 // come in between the tile products of the next block's first step; the last steps of a block fetch the lines that its sums will be
 // stored to. A finished group's epilogue runs during the steps of the block after it, on the vector ports that tile products leave idle.
@@ -20,19 +21,22 @@
 // Measured, one core of a Xeon with AMX on a shared host, 2026-11-30, M = 256, 512, 1024, as a share of the peak from registers in the same run
 // (2.2 to 2.35 TFLOP/s, 4.3 to 4.7 TOP/s): bf16 0.62 in the geometric mean, 0.52 to 0.74; i8 0.58, 0.46 to 0.70, the lowest at k = 768, where a
 // block has 12 k-steps and c is a large part of the work. Weights of f8e4m3 and i8 0.94 of the rate of bf16, i4 and mxfp8 in groups 0.85 to 0.9.
-// 17 to 64 rows, weights cold, as a share of plainly reading them: bf16 0.58 to 0.66 at 32 rows (0.51 to 0.55 with sums that left every 4 k-steps),
-// 0.44 to 0.61 at 64, i8 0.60 to 0.73 and 0.45 to 0.75; 16 rows 0.88 to 0.97 (0.77 without the fetch to L2).
 // Some cores of that host throttle tiles for seconds to minutes: products from registers then run at 1.0 to 1.8 TFLOP/s, and at 0.12 to 0.5 when
-// loads feed them, whether from L1 or L2. What counts is how dense tile instructions lie: four loads and four products take 141 ns, the same
-// with 32 NOPs among them 95, with 32 permutations 82. Next: four NOPs after each tile
-// load and product of block(): 1.08 to 1.22 where it is throttled (17 to 64 rows, i8; n = 2048, k = 7168, m = 256), 0.99 to 1.01 elsewhere.
+// loads feed them, whether from L1 or L2. What counts is how dense tile instructions lie: hence eight NOPs behind each where there are many
+// rows, 1.14 to 1.30 times the rate where a core throttles (nine shapes in turn on twelve cores) and 0.99 to 1.01 elsewhere; two NOPs 1.05 to
+// 1.15, four 1.10 to 1.21, four permutations as much, but 0.98 elsewhere.
+// Weights cold, bf16, n = 2048, k = 4096, on those twelve cores at once, in turn with plainly reading as much (9 to 10 GB/s each): 32 rows 1.06
+// of that read, 64 rows 0.90; where a core throttles 1.04 and 0.81. With a step's fetches in one burst, 8 and 2 KiB ahead: 1.00 and 0.86,
+// 0.88 and 0.70; with NOPs besides no change. Of 64 rows A costs nothing (0.865 with all of it at one place), the products little (0.91 without).
 // Tried: blocks of 16 rows x 64 columns (less traffic from L2, but five loads for four products) 0.85 to 0.95 of this; 352 rows and 880 KiB
-// of A 0.95; 768 KiB and 1.5 MiB of A, 256 rows, chunks of 16, 18 and 24 k-steps: 0.9 to 1.02; fetching the next group's sums to L1: no clear
-// change; a store of one tile every 2 or 4 k-steps where sums stay in tiles: 0.96 to 1.0.
+// of A 0.95; 768 KiB and 1.5 MiB of A, 256 rows, chunks of 16, 18 and 24 k-steps: 0.9 to 1.02; 33 to 64 rows: chunks of 4, 8 and 20 k-steps, 8
+// or 16 KiB ahead 0.79 to 1.0, sums in tiles over all of k, once for each 32 rows, 0.70; fetching the next group's sums to L1: no clear change;
+// a store of one tile every 2 or 4 k-steps where sums stay in tiles: 0.96 to 1.0.
 // Limits: bf16 subnormals count as 0 (the instruction). K tails: A is packed with zeros behind k, so NaN beyond it cannot
 // meet the panel's zero padding. The order of additions depends only on k: a row's bits do not depend on other
-// rows, but for coded panels on whether they are more than 16.
+// rows, but for coded panels on whether they are more than 16, for nvfp4 also on whether there is more than one.
 #include <cstring>
+#include <type_traits>
 
 #include "device/x86/amx.h"
 #include "device/x86/intrinsics.h"
@@ -40,7 +44,6 @@
 #include "ops/gemm/panel_blocking.h"
 #include "ops/gemm/panel_epilogue.h"
 #include "ops/gemm/panel_kernels.h"
-#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/x86_amx_decode.h"
 #include "ops/gemm/x86_transpose.h"
 
@@ -62,6 +65,7 @@ constexpr int64_t kCodesAhead = 2048;             // bytes between a decoder and
 constexpr int64_t kMostCodedChunk = 20;           // k-steps decoded at a time: 40 KiB of L1
 constexpr int64_t kOwnSteps = 8;                  // the last steps of a block, in which it fetches the lines its sums go to
 constexpr int64_t kShortChunk = 14;               // k-steps: below, those fetches cost more than they bring
+constexpr int64_t kStreamBytes = 2 << 20;         // c of this size goes past the caches, where its rows fill whole lines
 constexpr int64_t kInL2 = 3 << 19;  // weights of this size may still be there from the call before: they are fetched to L1 alone
 
 EITRI_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -78,7 +82,7 @@ struct Plan {
   /// `weights`: bytes of the task's.
   Plan(const PanelTask& task, int64_t all_steps, int64_t weights) {
     if (task.m <= 16) *this = Plan(16, 640, 640, 8192, 2048);
-    else if (task.m <= 32) *this = Plan(32, 320, 320, 8192, 2048);
+    else if (task.m <= 32) *this = Plan(32, 320, 320, 16384, 4096);
     else if (task.m <= 64) *this = Plan(64, 160, 16, 0, 0);
     else if (task.m <= 160) *this = Plan(160, 64, 8, 16384, 0);
     else *this = Plan(kScratchRows, 0, 20, 0, 0);
@@ -201,23 +205,57 @@ template <Sums kSums> __attribute__((noinline)) void finish_pending(const PanelT
 /// PREFETCHW: every machine with AMX has it, but no flag of this file announces it to the compiler.
 EITRI_INLINE void fetch_for_write(const std::byte* line) { asm volatile("prefetchw %0" : : "m"(*line)); }
 
-EITRI_INLINE void fetch(Ahead& ahead, const PanelTask& task) {
-  if (ahead.far < ahead.end)
-    for (int64_t i = 0; i < ahead.far_lines; ++i, ahead.far += 64) _mm_prefetch(ahead.far, _MM_HINT_T2);
-  if (ahead.near < ahead.end)
-    for (int64_t i = 0; i < ahead.near_lines; ++i, ahead.near += 64) _mm_prefetch(ahead.near, _MM_HINT_T0);
-  for (int64_t i = 0; i < ahead.sum_lines; ++i, ahead.sums += 64) _mm_prefetch(ahead.sums, _MM_HINT_T1);
-  for (int64_t i = 0; i < ahead.c_rows && ahead.c_row < ahead.c_row_end; ++i, ++ahead.c_row) {
-    const int64_t row = task.c_row_index != nullptr ? task.c_row_index[ahead.c_row] : ahead.c_row;
-    const std::byte* line = task.c + row * task.c_stride + ahead.c_column;
-    fetch_for_write(line);
-    if (task.c_dtype == DType::f32) fetch_for_write(line + 64);
-  }
-}
+/// What lies between the tile instructions of a step. Where a core throttles them, what counts is how dense they lie.
+enum class Room : uint8_t {
+  none,
+  fetches,  // the step's fetches of weights: in one burst they hold the fill buffers that the next loads from L2 want
+  nops,
+};
 
-template <Sums kSums, int kC, int kA, int kB> EITRI_INLINE void multiply() {
+/// A step's room, and what it fetches there and at its end.
+template <int kTiles, Room kRoom> struct Pace {
+  static constexpr int64_t kPlaces = kTiles == 2 ? 8 : 5;  // tile instructions
+  Ahead ahead;
+  int64_t far = 0, near = 0;  // lines that are fetched behind each
+
+  EITRI_INLINE void begin_step() {
+    if constexpr (kRoom != Room::fetches) return;
+    far = ahead.far < ahead.end ? ahead.far_lines / kPlaces : 0;
+    near = ahead.near < ahead.end ? ahead.near_lines / kPlaces : 0;
+  }
+  EITRI_INLINE void room() {
+    if constexpr (kRoom == Room::nops) asm volatile("nop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop");
+    if constexpr (kRoom != Room::fetches) return;
+    for (int64_t i = 0; i < far; ++i, ahead.far += 64) asm volatile("prefetcht2 %0" : : "m"(*ahead.far));
+    for (int64_t i = 0; i < near; ++i, ahead.near += 64) asm volatile("prefetcht0 %0" : : "m"(*ahead.near));
+  }
+  EITRI_INLINE void end_step(const PanelTask& task) {
+    if (ahead.far < ahead.end)
+      for (int64_t i = far * kPlaces; i < ahead.far_lines; ++i, ahead.far += 64) _mm_prefetch(ahead.far, _MM_HINT_T2);
+    if (ahead.near < ahead.end)
+      for (int64_t i = near * kPlaces; i < ahead.near_lines; ++i, ahead.near += 64) _mm_prefetch(ahead.near, _MM_HINT_T0);
+    for (int64_t i = 0; i < ahead.sum_lines; ++i, ahead.sums += 64) _mm_prefetch(ahead.sums, _MM_HINT_T1);
+    for (int64_t i = 0; i < ahead.c_rows && ahead.c_row < ahead.c_row_end; ++i, ++ahead.c_row) {
+      const int64_t row = task.c_row_index != nullptr ? task.c_row_index[ahead.c_row] : ahead.c_row;
+      const std::byte* line = task.c + row * task.c_stride + ahead.c_column;
+      fetch_for_write(line);
+      if (task.c_dtype == DType::f32) fetch_for_write(line + 64);
+    }
+  }
+};
+
+template <int kTile, class Pacing> EITRI_INLINE void load_a(const std::byte* a, Pacing& pace) {
+  tiles::load_streaming<kTile>(a, 64);
+  pace.room();
+}
+template <int kTile, class Pacing> EITRI_INLINE void load_b(const std::byte* b, Pacing& pace) {
+  tiles::load<kTile>(b, 64);
+  pace.room();
+}
+template <Sums kSums, int kC, int kA, int kB, class Pacing> EITRI_INLINE void multiply(Pacing& pace) {
   if constexpr (kSums == Sums::i32) tiles::dpbssd<kC, kA, kB>();
   else tiles::dpbf16ps<kC, kA, kB>();
+  pace.room();
 }
 /// Sums tile kC of the previous block leaves, that of this block comes in.
 template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, const std::byte* sums) {
@@ -229,50 +267,63 @@ template <int kC, bool kFirst> EITRI_INLINE void exchange(std::byte* previous, c
 
 /// kTiles x 16 rows x 32 columns over `steps` >= 1 k-steps; of A they are a_step bytes apart. Tiles 0..3: sums; 4, 5: A; 6, 7: weights. The
 /// sums stay in tiles: the next block, or flush(), stores them.
-template <Sums kSums, bool kFirst, int kTiles>
+template <Sums kSums, bool kFirst, int kTiles, Room kRoom>
 void block(const PanelTask& task, const std::byte* a, int64_t a_step, const std::byte* b, int64_t steps, std::byte* previous,
            bool previous_has_two, std::byte* sums, Ahead ahead, Pending& pending, Finish how) {
-  tiles::load_streaming<4>(a, 64);
-  tiles::load<6>(b, 64);
+  Pace<kTiles, kRoom> pace{ahead};
+  pace.begin_step();
+  load_a<4>(a, pace);
+  load_b<6>(b, pace);
   exchange<0, kFirst>(previous, sums);
-  multiply<kSums, 0, 4, 6>();
-  tiles::load<7>(b + kTileBytes, 64);
+  multiply<kSums, 0, 4, 6>(pace);
+  load_b<7>(b + kTileBytes, pace);
   exchange<1, kFirst>(previous, sums);
-  multiply<kSums, 1, 4, 7>();
+  multiply<kSums, 1, 4, 7>(pace);
   if constexpr (kTiles == 2) {
-    tiles::load_streaming<5>(a + kTileBytes, 64);
+    load_a<5>(a + kTileBytes, pace);
     exchange<2, kFirst>(previous, sums);
-    multiply<kSums, 2, 5, 6>();
+    multiply<kSums, 2, 5, 6>(pace);
     exchange<3, kFirst>(previous, sums);
-    multiply<kSums, 3, 5, 7>();
+    multiply<kSums, 3, 5, 7>(pace);
   } else if (previous_has_two) {
     tiles::store<2>(previous + kSumsTile, kSumsRow);
     tiles::store<3>(previous + kSumsTile + kSumsHalf, kSumsRow);
   }
   const int64_t own_lines = steps < kShortChunk ? 0 : kTiles * kSumsTile / 64 / kOwnSteps;
   for (int64_t step = 1;; ++step) {
-    fetch(ahead, task);
+    pace.end_step(task);
     if (own_lines > 0 && step < steps && step >= steps - kOwnSteps) {
       const std::byte* const at = sums + (step - (steps - kOwnSteps)) * own_lines * 64;
       for (int64_t i = 0; i < own_lines; ++i) fetch_for_write(at + i * 64);
     }
     if (step >= steps) break;
+    pace.begin_step();
     a += kTiles == 2 ? 2 * kTileBytes : a_step;
     b += kStepWeights;
-    tiles::load_streaming<4>(a, 64);
-    tiles::load<6>(b, 64);
-    multiply<kSums, 0, 4, 6>();
-    tiles::load<7>(b + kTileBytes, 64);
-    multiply<kSums, 1, 4, 7>();
+    load_a<4>(a, pace);
+    load_b<6>(b, pace);
+    multiply<kSums, 0, 4, 6>(pace);
+    load_b<7>(b + kTileBytes, pace);
+    multiply<kSums, 1, 4, 7>(pace);
     if constexpr (kTiles == 2) {
-      tiles::load_streaming<5>(a + kTileBytes, 64);
-      multiply<kSums, 2, 5, 6>();
-      multiply<kSums, 3, 5, 7>();
+      load_a<5>(a + kTileBytes, pace);
+      multiply<kSums, 2, 5, 6>(pace);
+      multiply<kSums, 3, 5, 7>(pace);
     }
     // The stores of the pending sums need a few steps to retire before they are read.
     if (pending.left() && step >= 4) finish_pending<kSums>(task, pending, 4, how);
   }
   if (pending.left()) finish_pending<kSums>(task, pending, kGroupRows, how);
+}
+
+template <Sums kSums> EITRI_INLINE auto block_of(Room room, bool two, bool first) {
+  const auto of = [&]<Room kRoom>(std::integral_constant<Room, kRoom>) {
+    if (two) return first ? block<kSums, true, 2, kRoom> : block<kSums, false, 2, kRoom>;
+    return first ? block<kSums, true, 1, kRoom> : block<kSums, false, 1, kRoom>;
+  };
+  if (room == Room::nops) return of(std::integral_constant<Room, Room::nops>());
+  if (room == Room::fetches) return of(std::integral_constant<Room, Room::fetches>());
+  return of(std::integral_constant<Room, Room::none>());
 }
 
 /// Stores the sums that the last block left in tiles.
@@ -336,15 +387,15 @@ template <Sums kSums> void finish_empty(const PanelTask& task) {
   }
 }
 
-Finish finish_of(const PanelTask& task, bool large_c) {
+Finish finish_of(const PanelTask& task) {
   if (task.gate != GateLayout::none || task.activation.kind != ActivationKind::none || task.accumulate) return Finish::general;
   const int64_t width = task.c_dtype == DType::f32 ? 4 : 2;
   const bool lines = (reinterpret_cast<uintptr_t>(task.c) | static_cast<uintptr_t>(task.c_stride)) % 64 == 0;
-  return task.m > 64 && (large_c || task.m * task.n * width >= kStreamBytes) && lines ? Finish::stream : Finish::whole;
+  const bool large = task.c_bytes >= kStreamBytes || task.m * task.n * width >= kStreamBytes;
+  return task.m > 64 && large && lines ? Finish::stream : Finish::whole;
 }
 
-/// large_c: the task's rows are a part of a c of at least kStreamBytes.
-template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c = false) {
+template <Sums kSums, bool kCoded> void run(const PanelTask& task) {
   if (task.m <= 0 || task.panel_begin >= task.panel_end) return;
   constexpr int64_t kElementBytes = kSums == Sums::i32 ? 1 : 2;
   const int64_t k_bytes = task.k * kElementBytes, steps = divide_up(k_bytes, kStepBytes);
@@ -352,8 +403,9 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c 
   const int64_t weight_panel = kCoded ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, kElementBytes);
   const Plan plan(task, steps, (task.panel_end - task.panel_begin) * weight_panel);
   const bool plain = !kCoded && task.b_row_stride != 0;
-  const Finish how = finish_of(task, large_c);
+  const Finish how = finish_of(task);
   const bool fetches = !plain;
+  const Room room = task.m > 64 ? Room::nops : task.m > 16 && fetches && !kCoded ? Room::fetches : Room::none;
   const bool split_k = steps > plan.steps;
   // Bytes of a k-step's weights in memory. Codes lie span by span, so that those of a step are only about here.
   const int64_t step_bytes = !kCoded ? kStepWeights : span_bytes(task.codes) / (kSums == Sums::i32 ? kSpan / 64 : kSpan / kDecodedSteps);
@@ -437,8 +489,7 @@ template <Sums kSums, bool kCoded> void run(const PanelTask& task, bool large_c 
               ahead.c_rows = divide_up(kGroupRows, count);
               ahead.c_column = panel * outputs * c_width;
             }
-            const auto kernel =
-                two ? (first ? block<kSums, true, 2> : block<kSums, false, 2>) : (first ? block<kSums, true, 1> : block<kSums, false, 1>);
+            const auto kernel = block_of<kSums>(room, two, first);
             kernel(task, a, a_tile, b, count, previous, previous_has_two, c, ahead, pending, how);
             previous = c;
             previous_has_two = two;
@@ -475,13 +526,6 @@ void coded_bf16(const PanelTask& task) {
   run<Sums::f32, true>(task);
 }
 void coded_i8(const PanelTask& task) { run<Sums::i32, true>(task); }
-void part_bf16(const PanelTask& task) { run<Sums::f32, false>(task, true); }
-void part_i8(const PanelTask& task) { run<Sums::i32, false>(task, true); }
-void part_coded_bf16(const PanelTask& task) {
-  if (task.m > kFewRows) run<Sums::f32, true>(task, true);
-  else coded_bf16(task);
-}
-void part_coded_i8(const PanelTask& task) { run<Sums::i32, true>(task, true); }
 }  // namespace amx or amx_emulated
 
 }  // namespace eitri

@@ -7,12 +7,10 @@
 // Bound by: weight bandwidth below `ridge` rows an expert, the matrix unit above.
 // Rows of c at padding are never written: a run holds valid positions only.
 #include <algorithm>
-#include <array>
 #include <atomic>
 
 #include "base/view.h"
 #include "ops/gemm/gemm.h"
-#include "ops/gemm/panel_parts.h"
 #include "ops/gemm/panel_rows.h"
 #include "ops/gemm/widen_rows.h"
 #include "ops/grouped_gemm/panel_rows.h"
@@ -224,8 +222,7 @@ template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const G
   if (packs_codes(p))
     for (int64_t i = 0; i < count; ++i) check_scale_values(coded_rows(args.b, args.b_scale, p.b_quant, runs[i].expert), GroupedGemm::name);
   const View used = rows(args.c, runs[0].begin, runs[count - 1].begin + runs[count - 1].rows);
-  const PanelFn kernel = part_kernel(p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device),
-                                     bytes_for(used.dtype, used.size()));
+  const PanelFn kernel = p.coded() ? coded_kernel(kTarget, a_type, launch.device) : panel_kernel(kTarget, p.a, launch.device);
   const int64_t panels = panel_count(p.n_out(), p.gate);
   const double rate = panel_rate(kTarget, a_type, kRidgeRows, launch.device), ridge = ridge_rows(rate, p, launch.device);
   const size_t scratch = scratch_bytes(p);
@@ -236,7 +233,8 @@ template <Target kTarget> void panel_launch(const GroupedGemmArgs& args, const G
   const int threads = threads_for(us, std::min(launch.threads, fitting));
   const int64_t tasks = cut_runs(runs, count, panels, threads, ridge, cuts);
 
-  const PanelTask common = task_of_call(args, a, p);
+  PanelTask common = task_of_call(args, a, p);
+  common.c_bytes = bytes_for(used.dtype, used.size());
   const int64_t most_panels = std::min(panels, kMaxTaskPanels);
   std::atomic<int64_t> next{0};
   parallel(threads, [&](int thread, int) {
