@@ -241,27 +241,32 @@ struct Operand {
   }
 };
 
+/// Where a task's weights begin; null where it packs them itself.
+const std::byte* weights_of(const PanelTask& task) {
+  if (task.b_row_stride != 0 || task.b == nullptr) return nullptr;
+  const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
+  return task.b + task.panel_begin * (task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width));
+}
 /// Asks for the first lines of a task's weights while another task runs: a kernel prefetches ahead of itself, but at its
 /// start it waits for memory once or twice, which short streams would feel.
 void fetch_ahead(const PanelTask& task) {
-  if (task.b_row_stride != 0 || task.b == nullptr) return;
-  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;                  // not less than kernels fetch ahead
-  const int64_t width = task.c_dtype == DType::f32 && task.a_scale != nullptr ? 1 : 2;  // i8 has scales, bf16 and f16 none
-  const int64_t bytes = task.codes.dtype != DType::none ? coded_panel_bytes(task.codes, task.k) : panel_bytes(task.k, width);
-  const std::byte* at = task.b + task.panel_begin * bytes;
+  const std::byte* const at = weights_of(task);
+  if (at == nullptr) return;
+  const int64_t ahead = task.codes.dtype != DType::none ? 8192 : 4096;  // not less than kernels fetch ahead
   for (int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 class Decode {
  public:
-  Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, DType multiplied, Launch& launch)
+  Decode(const FusedMoeArgs& args, const Problem& p, PanelFn kernel, DType multiplied, bool kernel_fetches, Launch& launch)
       : args_(args),
         p_(p),
         kernel_(kernel),
         multiplied_(multiplied),
         launch_(launch),
         b_(carve(p, launch.workspace)),
-        scratch_(scratch_bytes(p)) {
+        scratch_(scratch_bytes(p)),
+        kernel_fetches_(kernel_fetches) {
     tokens_ = p.tokens;
     if (p.local_tokens) tokens_ = std::clamp<int64_t>(*static_cast<const int32_t*>(args.num_local_tokens.data), 0, p.tokens);
     touched_ = list_pairs(args, p, tokens_, b_);
@@ -373,8 +378,9 @@ class Decode {
         i = draw();
         if (i < tasks) {
           set_task(following, i);
-          fetch_ahead(following);
+          if (!kernel_fetches_) fetch_ahead(following);
         }
+        task.next = i < tasks ? weights_of(following) : nullptr;
         kernel_(task);
         task = following;
       }
@@ -414,10 +420,12 @@ class Decode {
     task.a_stride = stride_of(h);
     task.k = p_.inter;
     for (int64_t i = 0; i < touched_; ++i) {
+      task.next = nullptr;
       if (i + 1 < touched_) {
         w2_.set(task, b_.touched[i + 1].expert);
         task.a_scale = scale;
-        fetch_ahead(task);
+        if (!kernel_fetches_) fetch_ahead(task);
+        task.next = weights_of(task);
       }
       const Touched& e = b_.touched[i];
       w2_.set(task, e.expert);
@@ -430,6 +438,7 @@ class Decode {
       kernel_(task);
     }
     if (!has_shared()) return;
+    task.next = nullptr;
     shared_w2_.set(task, 0);
     task.a = static_cast<const std::byte*>(shared_h.data);
     task.a_stride = stride_of(shared_h);
@@ -449,6 +458,7 @@ class Decode {
   Launch& launch_;
   const Buffers b_;
   const size_t scratch_;
+  const bool kernel_fetches_;  // the kernel itself fetches the first of the next task's weights
   const View none_;
   const Quant quant_ = p_.decodes() ? p_.w_quant : Quant::none;
   const Operand w1_{args_.w1, args_.w1_scale, args_.w1_global_scale, args_.bias1, quant_};
@@ -498,7 +508,8 @@ size_t decode_workspace(const Problem& p, const Config&, const Device& device) {
 }
 
 template <Target kTarget> void decode_launch(const FusedMoeArgs& args, const Problem& p, const Config&, Launch& launch) {
-  Decode(args, p, kernel_of(kTarget, p, launch.device), a_type(kTarget, p), launch).run();
+  const bool fetches = kTarget == Target::x86_amx && p.decodes() && a_type(kTarget, p) == DType::bf16;
+  Decode(args, p, kernel_of(kTarget, p, launch.device), a_type(kTarget, p), fetches, launch).run();
 }
 
 void decode_children(const Problem& p, const Config&, ChildSink& sink) {

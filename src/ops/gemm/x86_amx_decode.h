@@ -4,7 +4,7 @@
 // f4e2m1 x f8e4m3). f8e4m3 with one scale for all columns of a span (128 x 128 blocks): the scale goes into the tables, once a span.
 // Measured on one core of a Xeon with AMX, 2026-11-30, n = k = 4096, m = 256, in turn with bf16 weights, as a share of their rate: f8 and i8
 // 0.94, mxfp8 0.85, i4 in groups 0.90, mxfp4 1.0. Not arithmetic but codes that came from L3 while they were decoded had made it 0.80 to 0.90.
-// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, in tables 25, f8e8m0 64, f8e4m3 (nvfp4) 200; two a
+// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, in tables 25, f8e8m0 64, f8e4m3 (nvfp4) 160; two a
 // cycle, beside 32 stores.
 #pragma once
 
@@ -40,45 +40,45 @@ template <class Kind> EITRI_INLINE Codes<Kind::kCode> decoder_of() {
   return decoder;
 }
 
-/// By code of f4e2m1: 0x8000 for its sign, how far the exponent of code x scale lies below that of 4 x scale, and a mark: of 1, 2, 4 ...
-constexpr uint16_t kEvenMark = 2;
-/// ... or of 1.5, 3, 6, below 6 x scale. Zeros have none.
+/// By code of f4e2m1: how far the exponent of code x scale lies below that of 4 x scale, or, marked, of 1.5, 3 and 6 below that of 6 x scale;
+/// 0x8000 where the code has no sign; zeros have more than there is to subtract from.
 constexpr uint16_t kOddMark = 1;
 constexpr WordTable steps_of_f4() {
   WordTable t;
-  constexpr uint16_t kSteps[8] = {
-      0, 3 << 7 | kEvenMark, 2 << 7 | kEvenMark, 2 << 7 | kOddMark, 1 << 7 | kEvenMark, 1 << 7 | kOddMark, kEvenMark, kOddMark};
-  for (int i = 0; i < 32; ++i) t.word[i] = static_cast<uint16_t>(kSteps[i % 8] | (i % 16 >= 8 ? 0x8000 : 0));
+  constexpr uint16_t kSteps[8] = {0xffff, 3 << 7, 2 << 7, 2 << 7 | kOddMark, 1 << 7, 1 << 7 | kOddMark, 0, kOddMark};
+  for (int i = 0; i < 32; ++i) t.word[i] = static_cast<uint16_t>(kSteps[i % 8] | (i % 16 < 8 ? 0x8000 : 0));
   return t;
 }
 static constexpr WordTable kF4Steps = steps_of_f4();
 
-/// f4e2m1 by f8e4m3, exactly, in words: 4 or 6 times the scale less some exponent.
+/// f4e2m1 by f8e4m3, exactly, in words: 4 or 6 times the scale, with 0x8000, less what the table says, or 0. A scale of 0 is one without 0x8000.
 template <class Kind>
 EITRI_INLINE void unpack_nvfp4_tile(const std::byte* panel, int64_t step, int64_t tile, int64_t ahead, std::byte* to) {
   const __m512i steps = _mm512_load_si512(kF4Steps.word);
   __m512 scale[2];
   scales_of<Kind>(panel, step, tile, scale);
   __m512i even[2], odd[2];
-  __mmask32 some[2];  // of columns whose scale is not zero
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const auto pairs = [&](float factor, int mark) {
       const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(scale[half], _mm512_set1_ps(factor)));
-      return _mm512_add_epi16(_mm512_or_si512(bits, _mm512_srli_epi32(bits, 16)), words_of(mark));
+      constexpr int kBothWithoutSign = 0xa8;  // (a | b) & c
+      const __m512i pair = _mm512_ternarylogic_epi32(bits, _mm512_srli_epi32(bits, 16), words_of(0x7fff), kBothWithoutSign);
+      return _mm512_maskz_add_epi16(_mm512_test_epi16_mask(pair, words_of(0x7f80)), pair, words_of(0x8000 + mark));
     };
-    even[half] = pairs(4, kEvenMark);
+    even[half] = pairs(4, 0);
     odd[half] = pairs(6, kOddMark);
-    some[half] = _mm512_test_epi16_mask(odd[half], words_of(0x7f80));
   }
+  const __mmask16 negative[2] = {_mm512_movepi32_mask(_mm512_castps_si512(scale[0])), _mm512_movepi32_mask(_mm512_castps_si512(scale[1]))};
   for_each_line<Kind>(panel, step, tile, ahead, [&](int i, __m512i v) {
     const int half = i / 2;
+    if ((negative[0] | negative[1]) != 0) [[unlikely]]
+      v = _mm512_mask_xor_epi32(v, negative[half], v, dwords_of(0x88888888u));
     const auto put = [&](int j, __m512i nibbles) {
       const __m512i below = _mm512_permutexvar_epi16(nibbles, steps);
-      const __mmask32 is_even = _mm512_mask_test_epi16_mask(some[half], below, words_of(kEvenMark));
-      const __mmask32 is_odd = _mm512_mask_test_epi16_mask(some[half], below, words_of(kOddMark));
-      const __m512i x = _mm512_maskz_sub_epi16(is_even, even[half], below);
-      _mm512_store_si512(to + (i * 4 + j) * 64, _mm512_mask_sub_epi16(x, is_odd, odd[half], below));
+      const __m512i x = _mm512_subs_epu16(even[half], below);
+      const __mmask32 is_odd = _mm512_test_epi16_mask(below, words_of(kOddMark));
+      _mm512_store_si512(to + (i * 4 + j) * 64, _mm512_mask_subs_epu16(x, is_odd, odd[half], below));
     };
     put(0, v);
     put(1, _mm512_srli_epi16(v, 4));
@@ -108,9 +108,8 @@ EITRI_INLINE void unpack_tile(const Codes<Kind::kCode>& decoder, const std::byte
   } else {
     static_assert(Kind::kScale == DType::f32 && Kind::kPanel.group >= kDecodedSteps);
     const __m512 scale = scales_at(DType::f32, panel + coded_scale_offset(Kind::kPanel, step) + tile * 64);
-    decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) {
-      _mm512_store_si512(to + row * 64, scaled_pairs(pairs, scale));
-    });
+    decode_pairs<Kind>(decoder, panel, step, tile, ahead,
+                       [&](int row, __m512i pairs) { _mm512_store_si512(to + row * 64, scaled_pairs(pairs, scale)); });
   }
 }
 

@@ -9,22 +9,28 @@
 //
 // Codes with f32 scales enter tiles without them, exactly; the scale meets the sum of a group of k, in f32. Scales that are powers of two,
 // and those of nvfp4, go into the tiles with their codes, exactly as well. Tiles have as many rows as A has, so that A stays small.
-// Fetching: one line to L2 for each line decoded, 8 KiB ahead, tied to it (x86_decode.h), and nothing behind the end of a task.
+// One row of nvfp4 does without tiles: dot_panel().
+// Fetching: one line to L2 for each line decoded, 8 KiB ahead, tied to it (x86_decode.h); behind the end of a task the first of PanelTask::next,
+// or nothing.
 // Bound by: memory, when decoding (x86_amx_decode.h has the operations), 32 stores and two tile products of 16 cycles, on a unit of their own,
 // fit into the time that the lines of a k-step take to come: 12 cycles each at 13 GB/s and 2.5 GHz.
-// Measured on one core of a Xeon with AMX (2.3 TFLOP/s from registers), 2026-11-30, n = 2048, k = 4096, weights cold, in turn with plainly reading
-// the same bytes (12.5 to 14 GB/s) and with what this was before, at m = 4, 8, 16, as a share of that read: i8 0.85, 0.83, 0.80 (before 0.78,
-// 0.75, 0.71); mxfp8 0.83, 0.83, 0.78 (0.74, 0.70, 0.64); mxfp4 0.83, 0.78, 0.75 (0.68, 0.62, 0.66); nvfp4 0.55, 0.53, 0.52 (0.61, 0.50, 0.33);
-// on a slower core f8 with 128 x 128 scales 0.78, 0.73, 0.70 (0.75, 0.70, 0.65), i4 in groups of 32 0.74, 0.67, 0.52 (0.72, 0.62, 0.50).
+// Measured on twelve cores of a Xeon with AMX at once (2.2 GHz, tiles not throttled), 2026-11-30, n = 2048, k = 4096, weights cold, in turn with
+// plainly reading the same bytes (10 to 11 GB/s a core), at m = 1, 2, 4, 8, as a share of that read: i8 0.98, 0.98, 0.97, 0.94; f8 with
+// 128 x 128 scales 0.96, 0.95, 0.95, 0.92; mxfp8 0.99, 0.99, 0.97, 0.94; i4 in groups of 32 0.94, 0.96, 0.94, 0.88, of 128 0.98, 0.97, 0.94,
+// 0.90; mxfp4 0.97, 0.96, 0.95, 0.90; nvfp4, with a slower decoding, 0.83, 0.77, 0.74, 0.75, and 0.88 by dot_panel().
 // Two threads, as calls: bench/results/cpu-gemm-amx.json.
-// What does not overlap: decoding alone takes 0.73 to 0.78 of the read for 8-bit codes and the tiles alone 0.77 of it at 16 rows; scales of f32 for 32 k
-// add four tile stores and their addition for every k-step of a pair. Where the host throttles tiles (x86_amx.cpp) all of it is 1.2 to 2 times slower.
+// One row as short tasks (eight panels, k = 768, 32 tasks in a row), with the start of the next task fetched in a burst before each and with
+// PanelTask::next: i8 0.89 and 0.97, f8 0.85 and 0.89, mxfp8 0.87 and 0.93, mxfp4 0.81 and 0.94, nvfp4 0.66 and 0.74, by dot_panel() 0.85.
+// Products of AVX-512 (VDPBF16PS, which that Xeon begins only every 1.7 cycles) for other codes: 0.88 to 0.93 for one row, 0.65 to 0.84 for two.
+// What does not overlap: decoding alone takes 0.73 to 0.78 of the read for 8-bit codes and the tiles alone 0.77 of it at 16 rows; scales of f32
+// for 32 k add four tile stores and their addition for every k-step of a pair. Where the host throttles tiles (x86_amx.cpp): 0.91 to 1.0 of this
+// (m <= 8).
 // Tried without gain: 6 and 12 k-steps of lead (they take room in L1: 5 to 40 % slower), storing sums one k-step later from a second pair of
 // tiles, four groups added at once, groups of 16 k in rows of their own of A (nvfp4: 4 % better with 4 rows, 8 % worse with 8), 4 and 16 KiB of
 // fetching, streaming loads of A.
-// Next: nvfp4 is bound by its 200 operations a k-step and those of its scales; nibbles laid out so that one permutation serves a row of each panel.
-// Limits: with f32 scales a sum of products meets its scale in f32: activations near 2^120 with scales near 2^-100 give infinity where more rows,
-// whose weights are scaled first, do not.
+// Next: nvfp4 is bound by its 150 operations a k-step and those of its scales; nibbles laid out so that one permutation serves a row of each panel.
+// Limits: with f32 scales, and for one row of nvfp4, a sum of products meets its scale in f32: activations near 2^120 with scales near 2^-100
+// give infinity where more rows, whose weights are scaled first, do not. A row's bits of nvfp4 depend on whether it is alone.
 // Tiles are stored every few k-steps also where no sums leave: a tile store that comes later than 700 ns costs 1000 cycles.
 #include <cstring>
 #include <type_traits>
@@ -62,6 +68,47 @@ struct Group {
   bool last;                // of the pair
 };
 
+/// From what lies kAhead bytes before the end of a task's weights to the first of the next ones; 0 where these are not known.
+int64_t bytes_to_next(const PanelTask& task, int64_t panel_stride) {
+  if (task.next == nullptr) return 0;
+  return reinterpret_cast<intptr_t>(task.next) - reinterpret_cast<intptr_t>(task.b + task.panel_end * panel_stride) + kAhead;
+}
+
+/// One row x 32 columns over all of k, codes in groups of 16 k: from registers into products of pairs, whose sums meet the scales. In a tile
+/// every code would have to. a: the row. What lies kAhead bytes behind is fetched; behind the task's weights, of which `left` bytes are left,
+/// what is to_next bytes farther.
+template <class Kind>
+void dot_panel(const std::byte* panel, int64_t steps, int64_t left, int64_t to_next, const std::byte* a, std::byte* sums) {
+  static_assert(Kind::kPanel.group == 16);
+  constexpr int kSpanSteps = kSpan / kDecodedSteps;
+  const int64_t fetching = (left - kAhead) / (span_bytes(Kind::kPanel) / kSpanSteps);
+  const Codes<Kind::kCode> decoder;
+  __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  for (int64_t span = 0; span < steps; span += kSpanSteps) {
+#pragma GCC unroll 2
+    for (int tile = 0; tile < 2; ++tile) {
+      for (int64_t step = span; step < least(span + kSpanSteps, steps); ++step) {
+        __m512 scale[2], sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        scales_of<Kind>(panel, step, tile, scale);
+        const auto add_group = [&](int group) {
+          total[tile] = _mm512_fmadd_ps(scale[group], _mm512_add_ps(sum[0], sum[1]), total[tile]);
+          sum[0] = sum[1] = _mm512_setzero_ps();
+        };
+        decode_pairs<Tiles<Kind, false>>(decoder, panel, step, tile, step < fetching ? kAhead : to_next, [&](int i, __m512i pairs) {
+          if (i == 8) add_group(0);
+          int32_t pair;
+          std::memcpy(&pair, a + step * kStepBytes + i * 4, sizeof pair);
+          const auto left_pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+          sum[i % 2] = _mm512_dpbf16_ps(sum[i % 2], left_pair, reinterpret_cast<__m512bh>(pairs));
+        });
+        add_group(1);
+      }
+    }
+  }
+  _mm512_store_ps(sums, total[0]);
+  _mm512_store_ps(sums + 64, total[1]);
+}
+
 /// Scales of f32 meet the sums of their group of k, others enter tiles with their codes.
 template <class Kind> void run(const PanelTask& task) {
   constexpr PanelCodes kCodes = Kind::kPanel;
@@ -72,7 +119,7 @@ template <class Kind> void run(const PanelTask& task) {
   const Codes<Kind::kCode> decoder = decoder_of<Tiled>();
   const int64_t steps = (task.k + kDecodedSteps - 1) / kDecodedSteps;
   const int64_t panel_stride = coded_panel_bytes(kCodes, task.k);
-  const int64_t a_step = task.m * kStepBytes;
+  const int64_t a_step = task.m * kStepBytes, to_next = bytes_to_next(task, panel_stride);
 
   std::byte* const ring = task.scratch;
   std::byte* const group_sums = ring + kRing * kStepTiles;
@@ -84,6 +131,15 @@ template <class Kind> void run(const PanelTask& task) {
     const std::byte* const row = task.a + source * task.a_stride;
     for (int64_t step = 0; step < steps; ++step)
       _mm512_store_si512(a_tiles + step * a_step + r * kStepBytes, load_bytes(row + step * kStepBytes, task.k * 2 - step * kStepBytes));
+  }
+  if constexpr (kCodes.group == 16) {
+    if (task.m == 1) {
+      for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
+        dot_panel<Kind>(task.b + p * panel_stride, steps, (task.panel_end - p) * panel_stride, to_next, a_tiles, totals);
+        finish_rows<Sums::f32>(task, p, totals, kRowBytes, 0, 1);
+      }
+      return;
+    }
   }
   std::memset(totals, 0, 2 * kSumsBytes);
 
@@ -139,10 +195,12 @@ template <class Kind> void run(const PanelTask& task) {
   int64_t panel = task.panel_begin, step = 0, decoded = 0;
   const auto decode = [&](int64_t tile) __attribute__((always_inline)) {
     if (panel >= task.panel_end) return;
-    // Behind the end of a panel that of the next pair is fetched, and nothing behind the end of the task: short tasks would read much more
-    // than their share.
+    // Behind the end of a panel that of the next pair is fetched, behind the end of the task what the thread reads next.
     int64_t ahead = kAhead;
-    if (step + kStepsAhead >= steps) ahead = panel + 2 < task.panel_end ? kAhead + panel_stride : 0;
+    if (step + kStepsAhead >= steps) {
+      const bool of_two = (panel - task.panel_begin) % 2 == 1 || panel + 1 < task.panel_end;
+      ahead = panel + 2 < task.panel_end ? kAhead + panel_stride : to_next == 0 ? 0 : to_next + (of_two ? panel_stride : 0);
+    }
     unpack_tile<Tiled>(decoder, task.b + panel * panel_stride, step, tile, ahead, ring + decoded % kRing * kStepTiles + tile * kTileBytes);
   };
   const auto advance = [&]() __attribute__((always_inline)) {
