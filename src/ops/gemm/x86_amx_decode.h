@@ -4,8 +4,8 @@
 // f4e2m1 x f8e4m3). f8e4m3 with one scale for all columns of a span (128 x 128 blocks): the scale goes into the tables, once a span.
 // Measured on one core of a Xeon with AMX, 2026-11-30, n = k = 4096, m = 256, in turn with bf16 weights, as a share of their rate: f8 and i8
 // 0.94, mxfp8 0.85, i4 in groups 0.90, mxfp4 1.0. Not arithmetic but codes that came from L3 while they were decoded had made it 0.80 to 0.90.
-// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, in tables 25, f8e8m0 64, f8e4m3 (nvfp4) 160; two a
-// cycle, beside 32 stores.
+// Operations for a k-step of 1024 codes: 4 bit 56, i8 224, f8e4m3 176; f32 scales 256 more, in tables 25, f8e8m0 64, of mxfp4 40, f8e4m3 (nvfp4)
+// 160; two a cycle, beside 32 stores.
 #pragma once
 
 #include "ops/gemm/x86_decode.h"
@@ -32,9 +32,23 @@ constexpr F8Bytes marked_bytes_of_f8() {
 }
 static constexpr F8Bytes kMarkedF8Bytes = marked_bytes_of_f8();
 
+/// By code of f4e2m1: how far it lies below 8 as a bf16, 0x8000 where it has no sign; zeros have more than there is to subtract from.
+constexpr WordTable below_eight_of_f4() {
+  WordTable t;
+  for (int i = 0; i < 32; ++i) {
+    const float value = decode_f4e2m1(static_cast<uint8_t>(i % 8));
+    const int below = value == 0 ? 0xffff : encode_bf16(8.0f) - encode_bf16(value) + (i % 16 < 8 ? 0x8000 : 0);
+    t.word[i] = static_cast<uint16_t>(below);
+  }
+  return t;
+}
+static constexpr WordTable kF4BelowEight = below_eight_of_f4();
+
 /// What unpack_tile() decodes a kind with.
 template <class Kind> EITRI_INLINE Codes<Kind::kCode> decoder_of() {
   Codes<Kind::kCode> decoder;
+  if constexpr (Kind::kCode == DType::f4e2m1 && Kind::kScaled && Kind::kScale == DType::f8e8m0)
+    decoder.words = _mm512_load_si512(kF4BelowEight.word);
   if constexpr (Kind::kCode == DType::f8e4m3 && Kind::kScaled && Kind::kScale == DType::f8e8m0)
     for (int half = 0; half < 2; ++half) decoder.low[half] = _mm512_load_si512(kMarkedF8Bytes.low + half * 64);
   return decoder;
@@ -93,16 +107,21 @@ EITRI_INLINE void unpack_tile(const Codes<Kind::kCode>& decoder, const std::byte
   if constexpr (!Kind::kScaled) {
     decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) { _mm512_store_si512(to + row * 64, pairs); });
   } else if constexpr (Kind::kScale == DType::f8e8m0) {
-    // A power of two moves the exponents of all but zeros and NaN. Marks of f8 go on the way.
-    constexpr int kMark = Kind::kCode == DType::f8e4m3 ? kF8Mark : 0;
+    // A power of two moves the exponents of all but zeros and NaN.
     const auto* const at = reinterpret_cast<const __m128i*>(panel + coded_scale_offset(Kind::kPanel, step) + tile * 16);
     const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(at));
     const __m512i pair = _mm512_or_si512(code, _mm512_slli_epi32(code, 16));
-    const __m512i moved = _mm512_sub_epi16(_mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7), words_of(kMark));
-    decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) {
-      const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(kMark != 0 ? kMark : 0x7fff));
-      _mm512_store_si512(to + row * 64, _mm512_mask_add_epi16(pairs, some, pairs, moved));
-    });
+    if constexpr (Kind::kCode == DType::f4e2m1) {
+      const __m512i eight = _mm512_add_epi16(_mm512_slli_epi16(pair, 7), words_of(0x8000 | 3 << 7));  // times the scale, with 0x8000
+      decode_pairs<Kind>(decoder, panel, step, tile, ahead,
+                         [&](int row, __m512i below) { _mm512_store_si512(to + row * 64, _mm512_subs_epu16(eight, below)); });
+    } else {  // the marks go on the way
+      const __m512i moved = _mm512_sub_epi16(_mm512_slli_epi16(_mm512_sub_epi16(pair, words_of(127)), 7), words_of(kF8Mark));
+      decode_pairs<Kind>(decoder, panel, step, tile, ahead, [&](int row, __m512i pairs) {
+        const __mmask32 some = _mm512_test_epi16_mask(pairs, words_of(kF8Mark));
+        _mm512_store_si512(to + row * 64, _mm512_mask_add_epi16(pairs, some, pairs, moved));
+      });
+    }
   } else if constexpr (Kind::kCode == DType::f4e2m1 && Kind::kScale == DType::f8e4m3) {
     unpack_nvfp4_tile<Kind>(panel, step, tile, ahead, to);
   } else {

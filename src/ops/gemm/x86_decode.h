@@ -89,7 +89,7 @@ template <class Decoder, class Put> EITRI_INLINE void values_of_pairs(const Deco
 
 template <DType kCode> struct NibbleCodes {
   static constexpr int kRows = 4;
-  const __m512i words = _mm512_load_si512(kCode == DType::i4 ? kI4Words.word : kF4Words.word);
+  __m512i words = _mm512_load_si512(kCode == DType::i4 ? kI4Words.word : kF4Words.word);
   EITRI_INLINE void pairs(__m512i v, __m512i (&x)[4]) const {
     x[0] = _mm512_permutexvar_epi16(v, words);
     x[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), words);
