@@ -128,6 +128,7 @@ TEST(Coded, EveryCodeIsDecodedExactlyForFewRows) {
         task.scratch = scratch.data();
         for (int64_t i = 0; i < kK; i += rows) {
           task.m = std::min(rows, kK - i);
+          task.next = i % 2 == 0 ? packed_matrix(packed.view, 0) : nullptr;
           task.a = reinterpret_cast<const std::byte*>(a.data() + i * kK), task.c = reinterpret_cast<std::byte*>(c.data() + i * kN);
           level.function(task);
         }

@@ -446,6 +446,21 @@ TEST(PanelKernels, LargeAlignedOutput) {
       }
 }
 
+// A small part of such an output: the same bits as alone.
+TEST(PanelKernels, PartOfALargeOutput) {
+  for (DType dtype : {DType::bf16, DType::i8}) {
+    Checked task(with_scales({.dtype = dtype, .c_dtype = DType::bf16, .m = 100, .n = 130, .k = 65, .bias = true, .aligned_c = true}));
+    for (const Level& level : levels()) {
+      task.t.c_bytes = 0;
+      ASSERT_EQ(task.run(level.function(dtype)), "") << level.name;
+      const std::vector<std::byte> alone = task.c;
+      task.t.c_bytes = 64 << 20;
+      ASSERT_EQ(task.run(level.function(dtype)), "") << level.name;
+      ASSERT_EQ(task.c, alone) << level.name;
+    }
+  }
+}
+
 // The largest magnitudes of i8 at the largest k: the 32-bit sum still holds.
 TEST(PanelKernels, I8Extremes) {
   const int64_t k = kMaxI8K, steps = (k + 63) / 64;
