@@ -114,9 +114,10 @@ const Files& files_for(std::string_view op, const Device& device, Store& s) {  /
   const std::string key = str(op, ".", device.arch(), "/", device.units);
   const auto it = s.files.find(key);
   if (it != s.files.end()) return it->second;
-  Files& files = s.files[key];
   const auto fields = s.fields.find(op);
-  if (fields == s.fields.end()) return files;
+  static const Files none;
+  if (fields == s.fields.end()) return none;  // not kept: the operator may become known later
+  Files& files = s.files[key];
   const std::string name = str(op, ".", device.arch(), ".csv");
   std::set<std::string> read;  // a file named twice counts once
   const std::vector<std::string> shipped = shipped_folders();

@@ -8,6 +8,7 @@
 #include "dispatch/scoped_settings.h"
 #include "harness/fake_op.h"
 #include "harness/levels.h"
+#include "ops/ops.h"
 
 namespace eitri {
 namespace {
@@ -233,6 +234,7 @@ TEST_F(TunedRoute, a_file_without_a_row_for_this_machine_is_said) {
 }
 
 TEST(ShippedRows, of_other_machines_are_no_warning) {
+  all_ops();  // makes their fields known
   Device device = cpu_device();
   device.isa = Isa::x86_amx;
   device.units = 3;  // no such rows are shipped
