@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,7 @@
 
 #include "backend/cpu/available_memory.h"
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/kept_pages.h"
 #include "backend/gpu.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -56,6 +58,8 @@ void limit_memory(const Device& device) {
 #endif
 }
 
+size_t pages_to_keep() { return std::min(available_memory() / 8, size_t{2} << 30); }
+
 class Server {
  public:
   explicit Server(std::span<const TunedOp> ops) : ops_(ops) {}
@@ -67,8 +71,9 @@ class Server {
     if (what == "open") return open(request);
     if (what == "close") {
       subject_ = {};
-      // The pages of the ring are kept for the next problem, where they are a small part of what there is.
+      // The pages of the ring and of inputs are kept for the next problem, where they are a small part of what there is.
       if (ring_arena().size() > available_memory() / 8) ring_arena() = {};
+      keep_pages(pages_to_keep());
       return {{"ok", true}};
     }
     require(subject_.time != nullptr, what, ": no problem is open");
@@ -93,6 +98,7 @@ class Server {
     if (const int threads = request.value("threads", 0); threads > 0) omp_set_num_threads(threads);
     device_ = &device_named(request.at("device"));
     limit_memory(*device_);
+    keep_pages(pages_to_keep());
     if (device_->is_gpu()) {
       const gpu::ContextScope context(*device_);
     } else if (const auto profile = stored_profile(*device_, omp_get_max_threads())) {

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/kept_pages.h"
+#include "backend/cpu/threads.h"
 #include "base/error.h"
 
 namespace eitri {
@@ -20,13 +23,77 @@ std::atomic<bool> poison_on = false;
 
 constexpr size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
+/// Mappings of buffers that are gone.
+struct Kept {
+  struct Pages {
+    std::byte* data;
+    size_t bytes;
+  };
+  std::mutex mutex;
+  std::vector<Pages> pages;
+  size_t bytes = 0, most_bytes = 0;
+
+  /// The smallest that `bytes` fit in and that is not much larger; none: null.
+  Pages take(size_t wanted) {
+    const std::lock_guard lock(mutex);
+    auto best = pages.end();
+    for (auto it = pages.begin(); it != pages.end(); ++it)
+      if (it->bytes >= wanted && it->bytes <= wanted + wanted / 4 + 2 * kHugePage && (best == pages.end() || it->bytes < best->bytes))
+        best = it;
+    if (best == pages.end()) return {nullptr, 0};
+    const Pages found = *best;
+    pages.erase(best);
+    bytes -= found.bytes;
+    return found;
+  }
+  bool keep(Pages some) {
+    const std::lock_guard lock(mutex);
+    if (bytes + some.bytes > most_bytes) return false;
+    pages.push_back(some);
+    bytes += some.bytes;
+    return true;
+  }
+};
+Kept& kept() {
+  static Kept& all = *new Kept;  // outlives every buffer
+  return all;
+}
+
+void zero(std::byte* data, size_t bytes) {
+  parallel(bytes < size_t{8} << 20 ? 1 : max_threads(), [&](int thread, int threads) {
+    const Span mine = split(static_cast<int64_t>(bytes), thread, threads, 4096);
+    std::memset(data + mine.begin, 0, static_cast<size_t>(mine.end - mine.begin));
+  });
+}
+
 }  // namespace
+
+void keep_pages(size_t most_bytes) {
+  std::vector<Kept::Pages> dropped;
+  {
+    const std::lock_guard lock(kept().mutex);
+    kept().most_bytes = most_bytes;
+    if (kept().bytes > most_bytes) {
+      dropped.swap(kept().pages);
+      kept().bytes = 0;
+    }
+  }
+  for (const Kept::Pages& pages : dropped) munmap(pages.data, pages.bytes);
+}
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   // mmap for everything: zero-filled lazily, and a huge mapping can be placed on a 2 MiB boundary. Huge pages are worth
   // 1.5x (memory) to 2.6x (a big L3) of read bandwidth, and malloc does not ask for them.
   const bool huge = bytes >= kHugePage;
+  if (huge) {
+    if (const Kept::Pages pages = kept().take(bytes); pages.data != nullptr) {
+      data_ = pages.data;
+      mapped_ = pages.bytes;
+      zero(data_, bytes);
+      return;
+    }
+  }
   mapped_ = huge ? round_up(bytes, kHugePage) + kHugePage : round_up(bytes, 4096);
   void* p = bytes > (size_t{1} << 62) ? MAP_FAILED : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) fail(Code::out_of_memory, str("buffer: ", bytes, " bytes could not be mapped"));
@@ -41,7 +108,8 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) munmap(data_, mapped_);
+  if (data_ == nullptr || (size_ >= kHugePage && kept().keep({data_, mapped_}))) return;
+  munmap(data_, mapped_);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
