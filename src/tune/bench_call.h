@@ -24,7 +24,7 @@ inline double us_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Outputs from here on are brought back from a GPU without a buffer in between: to tell the driver takes as long as to copy a little.
+/// Tensors from here on go to a GPU and come back without a buffer in between: to tell the driver takes as long as to copy a little.
 inline constexpr size_t kPinnedBytes = size_t{1} << 20;
 
 /// A call's tensors, on the host and where the device is. Inputs go there when they are made; outputs are brought back after each call.
@@ -52,7 +52,7 @@ template <Operator Op> class Call {
       view = (has == mirrors_.end() ? inputs_ : **has).copy_of(view);
     });
     poisoned_ = Mirror::on_device(outputs, device);
-    for (const Mirror::Range& range : outputs)
+    for (const Mirror::Range& range : maker_.own_ranges())
       if (range.bytes >= kPinnedBytes) pinned_.push_back(std::make_unique<gpu::PinnedScope>(device, range.data, range.bytes));
   }
   Call(const Call&) = delete;  // others hold its mirrors
