@@ -58,7 +58,7 @@ void limit_memory(const Device& device) {
 #endif
 }
 
-size_t pages_to_keep() { return std::min(available_memory() / 8, size_t{2} << 30); }
+size_t pages_to_keep() { return std::min(available_memory() / 16, size_t{1} << 30); }
 
 class Server {
  public:
