@@ -3,7 +3,8 @@
 //
 // The memory of a Meeting is zero at first. Every word in `said` carries the number of the launch it belongs to, and every block
 // counts launches for itself, in words that no other block of the launch touches: whatever is left of earlier launches, of any number
-// of blocks, is told from what is new, and nothing is put back at the end. Launches on one Meeting follow each other.
+// of blocks, is told from what is new, and nothing is put back at the end. (Numbers have 32 bits: a word that nobody wrote for exactly 2^32
+// launches would pass for new.) Launches on one Meeting follow each other.
 #pragma once
 
 #include "device/reduce.h"
