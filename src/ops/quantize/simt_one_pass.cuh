@@ -4,6 +4,9 @@
 // of more a block reads all but its last again, backwards, so that as much as possible comes from the cache. Few rows are bound by
 // latency: of memory, of a store and a load that meet in the cache, and of the launch; a tensor of one piece meets nobody.
 //
+// Measured on an H200, 2026-11-30, bf16 to f8e4m3, `eitri bench quantize --all-configs` (two launches of quantize.simt.block_per_row beside
+// it): 4096 x 4096 17.9 us (20.9), 4096 x 7168 34.7 (37.0).
+//
 // Compiled with EITRI_ONE_PASS_THREADS the file has the entry quantize_one_pass for the form that the other macros say.
 #pragma once
 
