@@ -43,9 +43,20 @@ QuantizeForm quantize_form(const Quantize::Problem& p, const RowShape& shape, Qu
   return {.x = p.x, .q = codes_of(p, pass), .quant = p.quant, .pass = pass, .threads = shape.threads, .chunks = shape.chunks};
 }
 
+// What a thread keeps is small, so that many rows go with four chunks a thread (16384 x 7168 bf16: 4.36 TB/s, two chunks 4.05). Scales of
+// blocks want as many threads as there are in short rows (4096 x 4096 to f8e4m3: for 128 columns 3.90 TB/s with two chunks and 32
+// registers, 3.77 with four chunks; for 32 columns 3.98 and 3.82). H200, 2026-11-30, `eitri bench quantize --all-configs`.
+RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
+  const auto with = [&](int64_t chunks) { return row_shape_with(p.cols, quantize_wide(p.x, p.q), chunks, machine); };
+  const RowShape one = with(1);
+  if (p.rows <= 2 * int64_t{machine.units}) return one;
+  return with(has_block_scales(p.quant) && p.q != DType::f4e2m1 && one.chunks == 1 && one.threads <= 512 ? 2 : 4);
+}
+
 /// What a thread keeps of a row beside addresses and sums; the many instructions of f4e2m1 want more blocks a unit.
 int quantize_registers(const Quantize::Problem& p, const RowShape& shape, const SimtMachine& machine) {
-  const int wanted = shape.chunks == 1 ? 40 : shape.chunks == 4 && p.q == DType::f4e2m1 && shape.threads > 128 ? 48 : 64;
+  const bool is_full = shape.chunks == 2 && p.quant == Quant::per_1x128;
+  const int wanted = is_full ? 32 : shape.chunks == 1 ? 40 : shape.chunks == 4 && p.q == DType::f4e2m1 && shape.threads > 128 ? 48 : 64;
   return registers_of_rows(wanted, p.rows, shape, machine);
 }
 

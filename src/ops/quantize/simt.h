@@ -21,11 +21,7 @@ QuantizeGrid quantize_grid(const QuantizeArgs& args, const Quantize::Problem& pr
 /// The argument of that pass.
 QuantizeGrid quantize_amax_grid(QuantizeGrid grid);
 /// The shape without tuning.
-inline RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine) {
-  // What a thread keeps is small, so that many rows go with four chunks a thread (16384 x 7168
-  // bf16: 4.36 TB/s, two chunks 4.05; H200, 2026-11-30, `eitri bench quantize --all-configs`).
-  return row_shape_with(p.cols, quantize_wide(p.x, p.q), p.rows <= 2 * int64_t{machine.units} ? 1 : 4, machine);
-}
+RowShape quantize_shape(const Quantize::Problem& p, const SimtMachine& machine);
 
 /// quantize.simt.block_per_row.
 Kernel<Quantize> quantize_simt_row();

@@ -15,18 +15,16 @@ int64_t piece_of(const Quantize::Problem& p, const OnePassShape& shape) {
 
 }  // namespace
 
+// The best of `eitri bench quantize --all-configs` on an H200, 2026-11-30, at 4096 and 7168 columns. What one block can take quickly it takes
+// alone; of few rows fewer and larger blocks have less to tell each other; of many as much as possible stays in registers, and when that
+// is less than a third, more loads in flight are worth more (4096 x 4096 17.8 and 18.6 us with 8 and 4 chunks, 4096 x 7168 35.4 and 35.0).
 OnePassShape one_pass_shape(const Quantize::Problem& p, const SimtMachine& machine) {
   const int64_t chunks = (p.rows * p.cols + quantize_wide(p.x, p.q) - 1) / quantize_wide(p.x, p.q), units = machine.units;
-  // What one block can take quickly it takes alone; then every unit has a block, of as few threads as will do, and then as much of the
-  // tensor as possible stays in registers. When that is less than a third, more loads in flight are worth more (H200, 2026-11-30,
-  // `eitri bench quantize --all-configs`: 4096 x 4096 17.9 and 18.5 us with 8 and 4 chunks, 4096 x 7168 35.5 and 34.7).
-  for (const int threads : kOnePassThreads)
-    if (chunks <= threads) return {threads, 1};
-  if (chunks <= 2048) return {1024, 2};
-  for (const int threads : {256, 512})
-    if (chunks <= units * threads) return {threads, 1};
-  for (const int kept : {2, 4, 8})
-    if (chunks <= units * 512 * kept) return {512, kept};
+  for (const int kept : kOnePassChunks)
+    if (chunks <= 256 * kept) return {256, kept};
+  if (chunks <= 8192) return {256, 2};
+  if (chunks <= units * 512) return {256, 4};
+  if (chunks <= units * 2048) return {512, 4};
   return {1024, chunks <= 3 * units * 1024 * 8 ? 8 : 4};
 }
 

@@ -4,8 +4,9 @@
 // of more a block reads all but its last again, backwards, so that as much as possible comes from the cache. Few rows are bound by
 // latency: of memory, of a store and a load that meet in the cache, and of the launch; a tensor of one piece meets nobody.
 //
-// Measured on an H200, 2026-11-30, bf16 to f8e4m3, `eitri bench quantize --all-configs` (two launches of quantize.simt.block_per_row beside
-// it): 4096 x 4096 17.9 us (20.9), 4096 x 7168 34.7 (37.0).
+// Measured on an H200, 2026-11-30, bf16 to f8e4m3, us, `eitri bench quantize --all-configs` (in brackets the two launches of
+// quantize.simt.block_per_row in the same run): 1 row of 4096 1.15 (2.00), 16 2.00 (2.09), 64 2.53 (2.60), 256 3.53 (3.35), 4096 17.8 (21.0);
+// of 7168 1.35 (2.26), 2.16 (2.35), 2.80 (2.68), 4.29 (4.34), 35.0 (37.0). To meet takes some 0.9 us, as long as another launch.
 //
 // Compiled with EITRI_ONE_PASS_THREADS the file has the entry quantize_one_pass for the form that the other macros say.
 #pragma once
