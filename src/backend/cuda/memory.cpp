@@ -1,6 +1,7 @@
 #include "backend/cuda/memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -57,9 +58,10 @@ struct WorkspaceScope::Arena {
   bool of_graph = false;
   Stream stream = nullptr;
   std::vector<Block> blocks;
-  size_t block = 0, offset = 0;  // the top
-  int depth = 0;                 // scopes that hold something
-  Block kept;                    // see kept_memory()
+  size_t block = 0, offset = 0;      // the top
+  int depth = 0;                     // scopes that hold something
+  Block kept;                        // see kept_memory()
+  std::atomic<Address> kept_at = 0;  // the same, once it is there
 
   Block allocate(size_t bytes) const {
     Block made{0, round_up(bytes, kSmallest)};
@@ -192,6 +194,8 @@ WorkspaceScope::~WorkspaceScope() {
 std::byte* kept_memory(const Device& device, Stream stream) {
   const std::shared_ptr<Arena> owner = arena_of(device.id.index, stream);
   Arena& arena = *owner;
+  if (const Address known = arena.kept_at.load(std::memory_order_acquire); known != 0) [[likely]]
+    return reinterpret_cast<std::byte*>(known);
   const std::lock_guard lock(arena.mutex);
   if (arena.kept.size == 0) {
     const Block made = arena.allocate(kKeptBytes);
@@ -204,6 +208,7 @@ std::byte* kept_memory(const Device& device, Stream stream) {
       require_ok(driver()->set_bytes(made.address, 0, kKeptBytes, stream), "clear kept memory");
     }
     arena.kept = made;
+    arena.kept_at.store(made.address, std::memory_order_release);
   }
   return reinterpret_cast<std::byte*>(arena.kept.address);
 }
