@@ -6,9 +6,9 @@
 // chunks == 0, which reads them twice.
 //
 // Measured on an H200, 2026-11-30, bf16, `eitri bench quantize`, bench/results/gpu-h200.json, TB/s at 4096 and 16384 rows of 7168: i8 a
-// row 4.22 and 4.38, f8e4m3 for 128 columns 4.13 and 4.32, mxfp8 4.15 and 4.31 (of 4.8 nominal). mxfp4 3.73 and 4.06 (2.27 and 2.40 before
-// codes of bf16 were made in pairs): its codes and scales take more instructions than memory takes time. One scale for the tensor 2.41 and
-// 2.58 by bytes read once; it reads them twice.
+// row 4.21 and 4.36, f8e4m3 for 128 columns 4.12 and 4.30, mxfp8 4.13 and 4.29 (of 4.8 nominal). mxfp4 3.71 and 4.04 (2.27 and 2.40 before
+// codes of bf16 were made in pairs): its codes and scales take more instructions than memory takes time. One scale for the tensor took 2.41
+// and 2.58 by bytes read once; it reads them twice (quantize.simt.one_pass: 2.52 and 2.64).
 //
 // Compiled with EITRI_THREADS the file has the entry quantize_block_per_row for the form that the other macros say; EITRI_ROWS is
 // the kind of access (device/row.h).

@@ -8,6 +8,9 @@
 // quantize.simt.block_per_row in the same run): 1 row of 4096 1.15 (2.00), 16 2.00 (2.09), 64 2.53 (2.60), 256 3.53 (3.35), 4096 17.8 (21.0);
 // of 7168 1.35 (2.26), 2.16 (2.35), 2.80 (2.68), 4.29 (4.34), 35.0 (37.0). To meet takes some 0.9 us, as long as another launch.
 //
+// Measured on an H200, 2026-11-30, bf16 to f8e4m3, bench/results/gpu-h200.json: one row of 4096 and 7168 1.15 and 1.36 us (two launches 2.00 and
+// 2.26), 16 rows 2.01 and 2.16 (2.09 and 2.35), 4096 rows 17.8 and 35.0 (21.0 and 37.0); between, at 64 and 256 rows, either may be faster.
+//
 // Compiled with EITRI_ONE_PASS_THREADS the file has the entry quantize_one_pass for the form that the other macros say.
 #pragma once
 
