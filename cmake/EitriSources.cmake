@@ -29,6 +29,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     set(EITRI_X86 1)
   endif()
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17)
+  # That pass of clang 16 dies of broadcasts that are read as bf16.
+  foreach(isa amx amx_emulated)
+    list(APPEND isa_${isa} -mllvm -disable-vector-combine)
+  endforeach()
+endif()
 message(STATUS "x86 kernels: ${EITRI_X86}")
 
 set(eitri_sources "")
