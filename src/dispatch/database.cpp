@@ -58,6 +58,7 @@ struct Files {
 struct Store {
   std::mutex mutex;
   std::map<std::string, std::vector<TunedField>, std::less<>> fields;  // op -> problem fields
+  std::map<std::string, CurveRules, std::less<>> rules;                // op -> what its rows say about other problems
   std::map<std::string, Files> files;                                  // "op.arch/units"
 };
 Store& store() {
@@ -166,7 +167,8 @@ std::vector<int> other_units(const TunedTable& table, int units) {
   return out;
 }
 
-std::vector<TunedAdvice> interpolated(const Files& files, const std::vector<TunedField>& fields, const std::string& values, int units) {
+std::vector<TunedAdvice> interpolated(const Files& files, const std::vector<TunedField>& fields, const CurveRules& rules,
+                                      const std::string& values, int units) {
   std::vector<std::string_view> cells;
   for (size_t at = 0; at <= values.size();) {
     const size_t comma = std::min(values.find(',', at), values.size());
@@ -186,7 +188,7 @@ std::vector<TunedAdvice> interpolated(const Files& files, const std::vector<Tune
     }
   std::vector<CurvePoint> points;
   for (auto& [m, point] : ladder) points.push_back(std::move(point));
-  return interpolate(points, at);
+  return interpolate(points, at, rules);
 }
 
 }  // namespace
@@ -198,10 +200,18 @@ TunedFile parse_tuned(std::string_view text, std::string_view file, std::string_
   return out;
 }
 
-void set_tuned_fields(std::string_view op, std::vector<TunedField> fields) {
+void set_tuned_fields(std::string_view op, std::vector<TunedField> fields, CurveRules rules) {
   Store& s = store();
   std::lock_guard lock(s.mutex);
   s.fields[std::string(op)] = std::move(fields);
+  s.rules[std::string(op)] = std::move(rules);
+}
+
+CurveRules curve_rules_of(std::string_view op) {
+  Store& s = store();
+  std::lock_guard lock(s.mutex);
+  const auto it = s.rules.find(op);
+  return it == s.rules.end() ? CurveRules{} : it->second;
 }
 
 std::vector<TunedField> fields_of(std::string_view op) {
@@ -229,7 +239,7 @@ std::vector<TunedAdvice> tuned_advice(std::string_view op, const Device& device,
   for (const auto& table : files.tables) add_ranks(*table, table->find(values, device.units), AdviceKind::exact, out);
   if (!out.empty()) return out;
   if (files.tables.empty()) return out;
-  out = interpolated(files, s.fields.find(op)->second, values, device.units);
+  out = interpolated(files, s.fields.find(op)->second, s.rules.find(op)->second, values, device.units);
   for (const auto& table : files.tables)
     for (const int units : other_units(*table, device.units)) add_ranks(*table, table->find(values, units), AdviceKind::near_units, out);
   return out;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -69,9 +71,17 @@ struct TunedFile {
 /// problems, never exceptions. `fields` are the op's, in order.
 TunedFile parse_tuned(std::string_view text, std::string_view file, std::string_view arch, const std::vector<TunedField>& fields);
 
-/// Ops announce their problem fields once (ops.cpp), so that files can be read by op name.
-void set_tuned_fields(std::string_view op, std::vector<TunedField> fields);
+/// What rows of an op say about other numbers of rows (m, tokens).
+struct CurveRules {
+  bool whole_tiles = true;  // rows count in whole tiles where a config names tile_m; not where each expert has tiles of its own
+  /// Kernels with knobs whose values are places in a list of the problem, and their config at another problem: the first places.
+  std::map<std::string, std::string, std::less<>> elsewhere = {};
+};
+
+/// Ops announce their problem fields and rules once (ops.cpp), so that files can be read by op name.
+void set_tuned_fields(std::string_view op, std::vector<TunedField> fields, CurveRules rules = {});
 std::vector<TunedField> fields_of(std::string_view op);
+CurveRules curve_rules_of(std::string_view op);
 
 /// Why a row is offered for a problem.
 enum class AdviceKind : uint8_t {

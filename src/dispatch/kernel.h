@@ -45,6 +45,8 @@ struct Support {
 struct Knob {
   const char* name;
   std::span<const int> values;
+  // Values are places in a list that is made for each problem, the best guess first: at another problem only the first one means the same.
+  bool is_place = false;
 };
 using Knobs = std::span<const Knob>;
 inline constexpr size_t kMaxKnobs = 8;

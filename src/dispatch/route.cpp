@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "dispatch/tuned_curve.h"
 
 namespace eitri {
 namespace {
@@ -54,7 +55,7 @@ ForceScope::~ForceScope() {
 
 bool is_worth_it(const TunedAdvice& advice) {
   if (advice.kind != AdviceKind::interpolated) return true;
-  if (advice.baseline_us <= 0) return advice.margin == 0;  // nothing to compare with: only what was timed nearby
+  if (advice.baseline_us <= 0) return advice.margin <= kBothMargin;  // nothing to compare with: only what was timed nearby on both sides
   return advice.us <= advice.baseline_us * (1 - advice.margin);
 }
 

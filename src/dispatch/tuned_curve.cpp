@@ -62,7 +62,7 @@ bool near(int64_t a, int64_t b) {
 
 }  // namespace
 
-std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int64_t at) {
+std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int64_t at, const CurveRules& rules) {
   if (at <= 0) return {};
   const CurvePoint *below = nullptr, *above = nullptr;
   std::vector<Sample> baseline, best;
@@ -81,31 +81,34 @@ std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int6
   if (below == nullptr && !near(above->at, at)) return {};
   if (above == nullptr && !near(below->at, at)) return {};
 
+  const auto config_of = [&](const TunedRow& row) {
+    const auto known = rules.elsewhere.find(row.kernel);
+    return known == rules.elsewhere.end() ? row.config : known->second;
+  };
   std::vector<TunedAdvice> out;
   const auto offer = [&](const CurvePoint* point) {
     if (point == nullptr) return;
     for (const TunedRow& row : point->rows) {
-      const auto same = [&](const TunedRow& other) { return other.kernel == row.kernel && other.config == row.config; };
+      const std::string config = config_of(row);
+      const auto same = [&](const TunedRow& other) { return other.kernel == row.kernel && config_of(other) == config; };
       if (std::ranges::any_of(out, [&](const TunedAdvice& known) { return same(known.row); })) continue;
       std::vector<Sample> own;
-      bool timed_near = false;
-      for (const CurvePoint& p : ladder)
-        if (const auto found = std::ranges::find_if(p.rows, same); p.at > 0 && found != p.rows.end()) {
-          // The tuner put rank 1 first although another time was less: the noise was more than the difference.
-          own.push_back({p.at, std::max(found->us, p.rows.front().us)});
-          timed_near = timed_near || near(p.at, at);
-        }
+      for (const CurvePoint* p : {below, above})
+        if (p != nullptr)
+          if (const auto found = std::ranges::find_if(p->rows, same); found != p->rows.end())
+            // The tuner put rank 1 first although another time was less: the noise was more than the difference.
+            own.push_back({p->at, std::max(found->us, p->rows.front().us)});
       TunedAdvice advice{.row = row, .kind = AdviceKind::interpolated};
-      const auto [low, high] = around(own, at);
-      if (low != nullptr && high != nullptr) {
-        advice.us = between(*low, *high, at, row.config);
-      } else {
-        const Sample& one = low != nullptr ? *low : *high;
-        const std::vector<Sample>& shape = baseline.empty() ? best : baseline;
-        advice.us = one.us * value(shape, at) / value(shape, one.at);
-      }
+      advice.row.config = config;
       advice.baseline_us = value(baseline, at);
-      advice.margin = timed_near ? 0 : kFarMargin;
+      if (own.size() == 2) {
+        advice.us = between(own[0], own[1], at, rules.whole_tiles ? config : std::string());
+        advice.margin = near(own[0].at, at) || near(own[1].at, at) ? kBothMargin : kFarMargin;
+      } else {
+        const std::vector<Sample>& shape = baseline.empty() ? best : baseline;
+        advice.us = own[0].us * value(shape, at) / value(shape, own[0].at);
+        advice.margin = kOneMargin;
+      }
       out.push_back(std::move(advice));
     }
   };
@@ -115,7 +118,7 @@ std::vector<TunedAdvice> interpolate(const std::vector<CurvePoint>& ladder, int6
   // What cannot be told apart: the upper neighbour's winner.
   if (above != nullptr && !out.empty()) {
     const auto won = std::ranges::find_if(
-        out, [&](const TunedAdvice& a) { return a.row.kernel == above->rows[0].kernel && a.row.config == above->rows[0].config; });
+        out, [&](const TunedAdvice& a) { return a.row.kernel == above->rows[0].kernel && a.row.config == config_of(above->rows[0]); });
     const auto spread = [](const TunedAdvice& a) { return a.row.us > 0 ? a.row.spread_us / a.row.us : 0; };
     if (won != out.end() && won->us - out.front().us <= out.front().us * spread(out.front()) + won->us * spread(*won))
       std::rotate(out.begin(), won, won + 1);

@@ -41,7 +41,14 @@ template <Operator Op> OpEntry entry() {
   }
   if (e.kernels.empty() || e.kernels.back().family != Family::reference)
     fail(Code::internal, str(Op::name, ": the last row of the table must be the reference"));
-  set_tuned_fields(Op::name, tuned_fields<typename Op::Problem>());
+  CurveRules rules{.whole_tiles = std::ranges::find(e.fields, "experts") == e.fields.end()};
+  for (const KernelInfo& k : e.kernels)
+    if (std::ranges::any_of(k.knobs, &Knob::is_place)) {
+      Config first;
+      for (size_t i = 0; i < k.knobs.size(); ++i) first.value[i] = k.knobs[i].values[0];
+      rules.elsewhere[k.name] = to_string(first, k.knobs);
+    }
+  set_tuned_fields(Op::name, tuned_fields<typename Op::Problem>(), std::move(rules));
   return e;
 }
 

@@ -43,7 +43,12 @@ template <Operator Op> class Bench {
   /// Whether the problem is judged with fewer rows.
   bool prepare() {
     for (size_t i = 0; i < 2; ++i) variant(i);
-    return !(judged_ == problem_);
+    if (judged_ == problem_) return false;
+    whole_ = std::make_unique<Call<Op>>(
+        problem_, device_, MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true, .special_rows = false}, made_calls());
+    whole_->maker().seal();
+    whole_->upload(stream());
+    return true;
   }
 
   Checked check(const std::string& kernel, const std::string& config, const CheckRequest& request) {
@@ -242,13 +247,6 @@ template <Operator Op> class Bench {
   /// The whole problem, where its reference would take too long: no canary touched, every element written, the first rows those of the
   /// smaller problem where the op's rows stand alone, and everywhere about what the first candidate gave that was right.
   void check_whole(const std::string& name, const std::string& config, const CheckRequest& request, Checked& out) {
-    if (whole_ == nullptr) {
-      whole_ = std::make_unique<Call<Op>>(problem_, device_,
-                                          MakerOptions{.seed = 1, .guards = true, .strided = false, .poison = true, .special_rows = false},
-                                          made_calls());
-      whole_->maker().seal();
-      whole_->upload(stream());
-    }
     const Route<Op>& route = route_of(name, config, problem_);
     if (is_slow(route, *whole_, problem_, request, out)) return;
     if (out.wrong = damage_of(*whole_, request); !out.wrong.empty()) return;

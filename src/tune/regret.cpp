@@ -87,7 +87,7 @@ RegretReport leave_one_out(const std::vector<JournalRecord>& records) {
       if (best == nullptr || hidden.race_control_us <= 0) continue;
       double us = hidden.race_control_us, spread_us = 0;
       std::string chosen = "the default";
-      for (const TunedAdvice& advice : interpolate(ladder, rungs[i].at)) {
+      for (const TunedAdvice& advice : interpolate(ladder, rungs[i].at, curve_rules_of(hidden.op))) {
         const JournalEntry* const found = timed(advice.row.kernel, advice.row.config);
         if (found == nullptr || !is_worth_it(advice)) continue;
         us = found->us;

@@ -18,6 +18,9 @@ constexpr int kScoreAll = 3, kScoreSome = 12, kScoreLast = 61;
 constexpr double kScoreFar = 1.5, kScoreNear = 1.15;
 constexpr size_t kScoreJudged = 3;
 
+// Microseconds that the start of a call may take more than another's: a launch, threads that wake. Nobody is slow for that.
+constexpr double kCallUs = 50;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -175,7 +178,7 @@ bool Session::check_each() {
     }
     const bool doubtful = c.guess_us > Pruning::kDoubtful * best_guess;
     const double slow = options_.score_rounds > 0 ? 0 : doubtful ? std::min(kSlowInCaches, choices_.slow) : choices_.slow;
-    const Verdict verdict = check(i, 2, slow * base_us_);
+    const Verdict verdict = check(i, 2, slow > 0 && anchor_ ? slow * base_us_ + kCallUs : 0);
     if (verdict == Verdict::unclear || (verdict == Verdict::died && !accuses_)) return false;
     if (verdict == Verdict::right) field_.push_back(i);
     if (!worker().running() && !open(true)) return true;

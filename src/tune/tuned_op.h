@@ -69,7 +69,9 @@ inline constexpr double kSlowInCaches = 1.3;
 struct Pruning {
   static constexpr double kDoubtful = 3;  // kernels from here on must show in a call or two that they are no slower than that
 
-  double kernels = 8;    // kernels that take this many times as long as the best are left out; 0: none
+  // Kernels that take this many times as long as the best are left out; 0: none. Of 100 problems in which everything was timed, no kernel that
+  // was expected to take so long came nearer than 2.7 times the best (bench/results/tune-*.json).
+  double kernels = 4;
   double configs = 1.5;  // from here on a kernel has its guessed config alone: as an alternative for when the best cannot be loaded, and in
                          // case the model is wrong; 0: all have all
 };
@@ -91,6 +93,12 @@ std::vector<Config> every_config(Knobs knobs);
 /// The first config that makes the kernel do the same as this one, where the op knows: knobs that do not matter at the problem are as by default.
 template <Operator Op> Config plain_config(const Kernel<Op>&, const typename Op::Problem&, const Config& config, const Device&) {
   return config;
+}
+
+/// Time of computing at the peak over time of reading at the measured bandwidth.
+template <Operator Op> double compute_over_read(const typename Op::Problem& problem, const Device& device) {
+  const Cost cost = Op::cost(problem);
+  return cost.flops / std::max(1.0, device.peak(cost.math)) * std::max(1.0, device.profile.read_bytes) / std::max(1.0, cost.bytes);
 }
 
 template <Operator Op> Choices choices_of(std::string_view text, const Device& device, const Pruning& pruning) {
@@ -138,9 +146,7 @@ template <Operator Op> Choices choices_of(std::string_view text, const Device& d
   }
   if (!control_found) out.control = out.all.size();
   // Where calls compute for longer than they read, caches hardly matter.
-  const Cost cost = Op::cost(problem);
-  const double compute = cost.flops / std::max(1.0, device.peak(cost.math)), read = cost.bytes / std::max(1.0, device.profile.read_bytes);
-  if (!device.is_gpu() && compute > 2 * read) out.slow = kSlowInCaches;
+  if (!device.is_gpu() && compute_over_read<Op>(problem, device) > 2) out.slow = kSlowInCaches;
   return out;
 }
 

@@ -115,7 +115,8 @@ void write_tuned(const std::string& folder, std::string_view op, std::string_vie
   write_file_atomic(path, text);
 }
 
-Merged merge_tuned(const std::vector<std::string>& files, std::string_view op, std::string_view arch) {
+Merged merge_tuned(const std::vector<std::string>& files, std::string_view op, std::string_view arch,
+                   const std::function<bool(const TunedRow&)>& is_stale) {
   const auto fields = fields_of(op);
   Merged out;
   using Ranks = std::vector<TunedRow>;
@@ -133,6 +134,9 @@ Merged merge_tuned(const std::vector<std::string>& files, std::string_view op, s
   }
   for (auto& [problem, versions] : all) {
     if (versions.size() > 1) ++out.problems_merged;
+    // The time of a kernel that is no more says nothing, however short it is.
+    const auto is_old = [&](const Ranks& ranks) { return is_stale(ranks[0]); };
+    if (!std::ranges::all_of(versions, is_old)) std::erase_if(versions, is_old);
     const auto fastest = std::ranges::min_element(versions, {}, [](const Ranks& r) { return r[0].us; });
     const TunedRow best = (*fastest)[0];
     const Ranks* chosen = nullptr;

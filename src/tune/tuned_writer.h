@@ -1,6 +1,7 @@
 // Writing of tuned files: rows are added or replaced by problem, whoever else writes at the same time; merging of files.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,8 +29,11 @@ struct Merged {
   std::vector<TunedProblem> problems;  // lines that were skipped
   size_t problems_merged = 0;          // problems that more than one file had
 };
-/// For each problem and number of units the ranks of one file: of the least time, unless intervals overlap; then, and among equals,
-/// of the latest date, then of the first in alphabet. The result does not depend on the order of the files. Times are never averaged.
-Merged merge_tuned(const std::vector<std::string>& files, std::string_view op, std::string_view arch);
+/// For each problem and number of units the ranks of one file: of those whose kernels are as they are now (`is_stale` says of a row that its
+/// kernel is not) where there are any, of the least time, unless intervals overlap; then, and among equals, of the latest date, then of the
+/// first in alphabet. The result does not depend on the order of the files. Times are never averaged.
+Merged merge_tuned(
+    const std::vector<std::string>& files, std::string_view op, std::string_view arch,
+    const std::function<bool(const TunedRow&)>& is_stale = [](const TunedRow&) { return false; });
 
 }  // namespace eitri::tune

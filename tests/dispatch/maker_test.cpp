@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "base/view.h"
 #include "dispatch/maker.h"
 #include "ops/grouped_gemm/make_inputs.h"
@@ -43,6 +44,20 @@ TEST(Maker, small_and_large_tensors_are_made_of_the_same_numbers) {
   const View large = maker.input("x", DType::f32, {300, 300}, Fill::normal);
   const View small = maker.input("x", DType::f32, {1, 300}, Fill::normal);
   for (int64_t i = 0; i < 300; ++i) EXPECT_EQ(load(small, {0, i}), load(large, {0, i}));
+}
+
+TEST(Maker, small_and_large_packed_tensors_are_made_of_the_same_numbers) {
+  for (const bool strided : {false, true})
+    for (const DType dtype : {DType::f4e2m1, DType::i4}) {
+      Maker maker({.seed = 3, .strided = strided});
+      const View small = maker.input("w", dtype, {7, 130}, Fill::code), large = maker.input("w", dtype, {5, 230, 130}, Fill::code);
+      for (int64_t r = 0; r < 7; ++r)
+        for (int64_t j = 0; j < 130; ++j)
+          ASSERT_EQ(load(small, {r, j}), load(large, {0, r, j})) << str(dtype) << " row " << r << " column " << j;
+      std::set<double> last;
+      for (int64_t j = 0; j < 130; ++j) last.insert(load(large, {4, 229, j}));
+      EXPECT_GT(last.size(), 8u) << str(dtype);
+    }
 }
 
 TEST(Maker, fills_look_as_promised) {

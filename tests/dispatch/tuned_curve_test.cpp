@@ -28,7 +28,7 @@ TEST(TunedCurve, a_candidate_timed_on_both_sides_is_interpolated_in_log_m) {
   ASSERT_THAT(advice, SizeIs(1));
   EXPECT_NEAR(advice[0].us, 20, 1e-9);
   EXPECT_NEAR(advice[0].baseline_us, 40, 1e-9);
-  EXPECT_EQ(advice[0].margin, 0);
+  EXPECT_EQ(advice[0].margin, kBothMargin);
   EXPECT_EQ(advice[0].kind, AdviceKind::interpolated);
 }
 
@@ -38,6 +38,25 @@ TEST(TunedCurve, whole_tiles_count_where_the_config_names_them) {
   EXPECT_NEAR(interpolate(ladder, 100)[0].us, 20, 1e-9);
   const std::vector<CurvePoint> plain = {{64, {timed("a", 10, 0, "stages=64")}}, {128, {timed("a", 20, 0, "stages=64")}}};
   EXPECT_LT(interpolate(plain, 100)[0].us, 17);
+}
+
+TEST(TunedCurve, tiles_of_experts_are_not_tiles_of_rows) {
+  const std::vector<CurvePoint> ladder = {{1, {timed("a", 10, 0, "tile_m=64")}}, {64, {timed("a", 40, 0, "tile_m=64")}}};
+  EXPECT_EQ(interpolate(ladder, 8)[0].us, 10);
+  EXPECT_NEAR(interpolate(ladder, 8, {.whole_tiles = false})[0].us, 20, 1e-9);
+}
+
+TEST(TunedCurve, a_place_in_a_list_means_nothing_at_another_problem) {
+  const CurveRules rules{.elsewhere = {{"library", "algorithm=0"}}};
+  const std::vector<CurvePoint> ladder = {{16, {timed("library", 10, 20, "algorithm=7"), timed("library", 12, 20, "algorithm=0")}},
+                                          {64, {timed("library", 40, 80, "algorithm=3"), timed("b", 60, 80)}}};
+  const auto advice = interpolate(ladder, 32, rules);
+  ASSERT_THAT(advice, SizeIs(2));
+  EXPECT_EQ(advice[0].row.config, "algorithm=0");
+  EXPECT_NEAR(advice[0].us, 20, 1e-9);
+  EXPECT_EQ(advice[0].margin, kBothMargin);
+  EXPECT_EQ(advice[1].row.kernel, "b");
+  EXPECT_THAT(interpolate(ladder, 32), SizeIs(4));
 }
 
 TEST(TunedCurve, curves_that_cross_hand_over_where_they_cross) {
@@ -69,10 +88,15 @@ TEST(TunedCurve, P10_a_ladder_of_small_m_says_nothing_about_large_m) {
   EXPECT_THAT(interpolate({}, 8), IsEmpty());
 }
 
-TEST(TunedCurve, what_was_never_timed_within_a_factor_of_two_must_save_five_percent) {
+TEST(TunedCurve, what_the_neighbours_know_less_of_must_save_more) {
   const std::vector<CurvePoint> ladder = {{8, {timed("a", 9.7, 10)}}, {512, {timed("a", 97, 100)}}};
   EXPECT_EQ(interpolate(ladder, 64)[0].margin, kFarMargin);
-  EXPECT_EQ(interpolate(ladder, 300)[0].margin, 0);
+  EXPECT_EQ(interpolate(ladder, 300)[0].margin, kBothMargin);
+  const auto advice = interpolate({{16, {timed("a", 9.7, 10)}}, {32, {timed("b", 19, 20)}}}, 24);
+  ASSERT_THAT(advice, SizeIs(2));
+  EXPECT_EQ(advice[0].margin, kOneMargin);
+  EXPECT_EQ(advice[1].margin, kOneMargin);
+  EXPECT_EQ(interpolate({{16, {timed("a", 9.7, 10)}}}, 24)[0].margin, kOneMargin);
 }
 
 TEST(TunedCurve, within_the_spread_the_upper_neighbours_winner_wins) {

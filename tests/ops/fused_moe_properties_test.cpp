@@ -15,6 +15,7 @@
 #include "eitri/eitri.hpp"
 #include "harness/every_kernel.h"
 #include "ops/fused_moe/fused_moe.h"
+#include "ops/plain_weights.h"
 
 namespace eitri {
 namespace {
@@ -37,6 +38,16 @@ std::vector<float> values(const View& view) {
 }
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(FusedMoe, plain_weights_have_the_key_that_calls_have) {
+  for (const int64_t shared : {0, 24}) {
+    FusedMoe::Problem p = layer(3, DType::bf16);
+    p.shared_inter = shared;
+    const FusedMoe::Problem plain = with_plain_weights(p);
+    Maker maker({.seed = 1});
+    EXPECT_EQ(key_of(FusedMoe::check(FusedMoe::make(plain, maker))), key_of(plain)) << "shared_inter " << shared;
+  }
 }
 
 class FusedMoeProperties : public testing::TestWithParam<DType> {

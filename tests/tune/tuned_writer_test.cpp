@@ -120,5 +120,18 @@ TEST_F(TunedWriter, merging_does_not_depend_on_the_order) {
   } while (std::ranges::next_permutation(files).found);
 }
 
+TEST_F(TunedWriter, merging_prefers_rows_of_the_kernels_of_now) {
+  std::vector<std::string> files;
+  for (const auto& [folder, us, kernel] :
+       {std::tuple("old", 1.0, "probe.a"), std::tuple("new", 5.0, "probe.b"), std::tuple("newer", 4.0, "probe.c")}) {
+    write_tuned(str(folder_.path(), "/", folder), "probe", "x86_avx2", {row(1, us, 1, kernel)});
+    files.push_back(file(str(folder_.path(), "/", folder)));
+  }
+  const auto is_a = [](const TunedRow& r) { return r.kernel == "probe.a"; };
+  EXPECT_EQ(merge_tuned(files, "probe", "x86_avx2", is_a).rows[0].kernel, "probe.c");
+  EXPECT_EQ(merge_tuned(files, "probe", "x86_avx2").rows[0].kernel, "probe.a");
+  EXPECT_EQ(merge_tuned({files[0]}, "probe", "x86_avx2", is_a).rows[0].kernel, "probe.a") << "an old row is better than none";
+}
+
 }  // namespace
 }  // namespace eitri::tune

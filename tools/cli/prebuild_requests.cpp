@@ -57,25 +57,21 @@ void add_model(PrebuildRequests& list, const checkpoint::MoeModel& model) {
                           .renormalize = model.router.renormalize,
                           .bias = model.router.correction_bias});
     for (const DType w : {bf16, i8}) {
-      list.add<FusedMoe>({.tokens = tokens,
-                          .hidden = model.hidden,
-                          .inter = model.inter,
-                          .local_experts = model.experts,
-                          .experts = model.experts,
-                          .top_k = model.top_k,
-                          .w = w,
-                          .a_quant = w == i8 ? Quant::per_token : Quant::none,
-                          .w_quant = w == i8 ? Quant::per_token : Quant::none,
-                          .w1_format = WeightFormat::strided,
-                          .w2_format = WeightFormat::strided,
-                          .activation = model.activation.kind,
-                          .gate = model.gate,
-                          .weight_stage = model.weight_stage,
-                          .bias1 = model.expert_bias,
-                          .bias2 = model.expert_bias,
-                          .shared_inter = model.shared_inter,
-                          .shared_w1_format = WeightFormat::strided,
-                          .shared_w2_format = WeightFormat::strided});
+      list.add<FusedMoe>(with_plain_weights(FusedMoe::Problem{.tokens = tokens,
+                                                              .hidden = model.hidden,
+                                                              .inter = model.inter,
+                                                              .local_experts = model.experts,
+                                                              .experts = model.experts,
+                                                              .top_k = model.top_k,
+                                                              .w = w,
+                                                              .a_quant = w == i8 ? Quant::per_token : Quant::none,
+                                                              .w_quant = w == i8 ? Quant::per_token : Quant::none,
+                                                              .activation = model.activation.kind,
+                                                              .gate = model.gate,
+                                                              .weight_stage = model.weight_stage,
+                                                              .bias1 = model.expert_bias,
+                                                              .bias2 = model.expert_bias,
+                                                              .shared_inter = model.shared_inter}));
     }
   }
 }

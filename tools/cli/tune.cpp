@@ -39,7 +39,7 @@ struct TuneCommand {
   std::vector<std::string> problems, files;
   bool all_stale = false, dry_run = false, again = false, json = false, follow = false, beside = false, attached = false;
   double share = 100;
-  double time_limit_s = 20, min_gain = 2, prune = 8;
+  double time_limit_s = 20, min_gain = 2, prune = tune::Pruning{}.kernels;
   int score = 0;
   double judge_gflop = 0.25;
 };
@@ -272,7 +272,8 @@ int merge(const TuneCommand& command) {
         fs::exists(there) && std::ranges::none_of(files, [&](const std::string& file) { return fs::equivalent(file, there); }))
       files.push_back(there);
     std::ranges::sort(files);
-    const tune::Merged merged = tune::merge_tuned(files, name.first, name.second);
+    const tune::Merged merged =
+        tune::merge_tuned(files, name.first, name.second, [&](const TunedRow& row) { return is_of_the_past(name.first, row); });
     for (const TunedProblem& p : merged.problems) fmt::print(stderr, "eitri: tune merge: skipped: {}: {}\n", p.origin, p.text);
     if (merged.rows.empty() && !merged.problems.empty()) {
       failed = true;
@@ -336,7 +337,7 @@ void add_run_options(CLI::App& app, const std::shared_ptr<TuneCommand>& c) {
   app.add_option("--time-limit", c->time_limit_s, "Seconds for one check or sample of a candidate (default 20)")
       ->check(number_from(0.1, 3600));
   app.add_option("--min-gain", c->min_gain, "Percent that a candidate must save over the default (default 2)")->check(number_from(0, 90));
-  app.add_option("--prune", c->prune, "Leave out kernels that the cost model expects to be this many times slower (default 8; 0: none)")
+  app.add_option("--prune", c->prune, "Leave out kernels that the cost model expects to be this many times slower (default 4; 0: none)")
       ->check([](const std::string& text) {
         const double times = std::strtod(text.c_str(), nullptr);
         return times == 0 || (times >= 1 && times <= 1e9) ? std::string() : "expected 0, or 1 and more; got " + text;

@@ -186,6 +186,12 @@ Problems problems_from_record(const std::string& path, const Device& device, siz
   return out;
 }
 
+bool is_of_the_past(const std::string& op, const TunedRow& row) {
+  const auto& kernels = find_op(op).kernels;
+  const auto kernel = std::ranges::find_if(kernels, [&](const KernelInfo& k) { return row.kernel == k.name; });
+  return kernel == kernels.end() || is_stale(row, kernel_revision(op, kernel->target));
+}
+
 Problems stale_problems(const std::string& folder, const Device& device) {
   Problems out;
   for (const OpEntry& op : all_ops()) {
@@ -196,9 +202,7 @@ Problems stale_problems(const std::string& folder, const Device& device) {
       continue;  // no file of this op
     }
     for (const TunedRow& row : parse_tuned(text, op.name, device.arch(), fields_of(op.name)).rows) {
-      if (row.units != device.units) continue;
-      const auto kernel = std::ranges::find_if(op.kernels, [&](const KernelInfo& k) { return row.kernel == k.name; });
-      if (kernel == op.kernels.end() || is_stale(row, kernel_revision(op.name, kernel->target))) out.push_back({op.name, row.key});
+      if (row.units == device.units && is_of_the_past(op.name, row)) out.push_back({op.name, row.key});
     }
   }
   return without_repeats(std::move(out));

@@ -20,7 +20,9 @@ Problems problems_from_csv(const std::string& op, const std::string& path, const
 Problems problems_of_model(const std::string& model, const std::string& weights, const std::vector<int64_t>& tokens, const Device& device);
 /// The misses of this machine, most time first; `skipped` counts those of other machines, `problems` says what cannot be read.
 Problems problems_from_record(const std::string& path, const Device& device, size_t& skipped, std::vector<std::string>& problems);
-/// Problems of the folder's rows that were made with another text of their kernel.
+/// Whether the row was made with another text of its kernel than there is now, or of one that is no more.
+bool is_of_the_past(const std::string& op, const TunedRow& row);
+/// Problems of the folder's rows that are.
 Problems stale_problems(const std::string& folder, const Device& device);
 /// 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096 up to `most`.
 std::vector<int64_t> default_ladder(int64_t most);

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMostAlgorithms = 8;
 constexpr int kIndices[] = {0, 1, 2, 3, 4, 5, 6, 7};
-constexpr Knob kKnobs[] = {{"algorithm", kIndices}};
+constexpr Knob kKnobs[] = {{"algorithm", kIndices, true}};
 constexpr size_t kLibraryWorkspace = size_t{32} << 20;
 
 DataType data_type(DType dtype) {

@@ -221,8 +221,8 @@ double compute_us(Target target, const Gemm::Problem& p, const Device& device) {
 }
 
 // By rows each thread reads all weights, by panels it packs all of a: whichever is less. Where the two meet for packed weights was
-// measured on eight cores with AMX over 67 products (2026-11-30; `eitri tune gemm --shapes bench/tuned_gemm_shapes.csv`): at n = 3 m with
-// one group of rows a thread, n = 8 m with four (up to 1.8 times faster than by panels at n = m to 3 m). Weights that no cache holds are
+// measured on eight cores with AMX over 233 products (2026-12-01; `eitri tune gemm --shapes bench/tuned_gemm_shapes.csv`): at n = 6 m to 8 m
+// (up to 1.8 times faster than by panels at n = m to 3 m, 1.1 to 1.8 times at 4 m to 5.6 m). Weights that no cache holds are
 // read once only by panels. Where every thread would decode or pack the weights as well, by rows takes at least 128 rows a thread and
 // weights that are small against them (cpu study, section 1 point 9). With fewer panels than threads the rows are shared out as well.
 Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
@@ -240,7 +240,7 @@ Partition partition(const Gemm::Problem& p, int split_knob, int threads) {
     const int64_t rows_each = p.m / t, weight = p.n * p.k * bits(p.weight()) / 8;
     constexpr int64_t kShared = int64_t{32} << 20;  // bytes that a cache which the threads share may hold
     if (p.coded() || packs_in_kernel(p)) by_rows = rows_each >= 128 && weight <= kShared / 4 * (rows_each / 128);
-    else by_rows = row_groups >= t && p.n <= (rows_each >= 128 ? 8 : 3) * p.m && weight <= kShared * std::max<int64_t>(1, rows_each / 128);
+    else by_rows = row_groups >= t && p.n <= (rows_each >= 128 ? 8 : 6) * p.m && weight <= kShared * std::max<int64_t>(1, rows_each / 128);
   }
   if (by_rows && p.batch == 1) {
     out.row_parts = static_cast<int>(std::min(t, row_groups));

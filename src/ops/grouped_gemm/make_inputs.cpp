@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "backend/cpu/threads.h"
 #include "base/view.h"
 #include "ops/gemm/weight_codes.h"
 
@@ -40,46 +41,55 @@ CodedWeights make_coded_weights(Maker& maker, const std::string& name, DType dty
   const double size = 100 / (typical * std::sqrt(static_cast<double>(std::max<int64_t>(1, k))));  // Fill::scale is about 1 / 100
   const auto grown = [](const View& scale, double factor) {
     const int64_t outer = scale.rank == 3 ? scale.shape[0] : 1, rows = scale.rank == 1 ? 1 : scale.shape[scale.rank - 2];
-    for (int64_t e = 0; e < outer; ++e)
-      for (int64_t r = 0; r < rows; ++r)
+    parallel(scale.size() < 1 << 16 ? 1 : max_threads(), [&](int thread, int threads) {
+      const Span mine = split(outer * rows, thread, threads);
+      for (int64_t i = mine.begin; i < mine.end; ++i)
         for (int64_t j = 0; j < scale.shape[scale.rank - 1]; ++j) {
-          if (scale.rank == 3) store(scale, {e, r, j}, load(scale, {e, r, j}) * factor);
-          else if (scale.rank == 2) store(scale, {r, j}, load(scale, {r, j}) * factor);
+          if (scale.rank == 3) store(scale, {i / rows, i % rows, j}, load(scale, {i / rows, i % rows, j}) * factor);
+          else if (scale.rank == 2) store(scale, {i, j}, load(scale, {i, j}) * factor);
           else store(scale, {j}, load(scale, {j}) * factor);
         }
+    });
     return scale;
   };
   const bool packed = format != WeightFormat::strided, blocks = is_block(quant);
-  // The plain weights of packed ones live only here: a layer of some GB need not be held twice.
-  Maker plain({.seed = maker.options().seed});
-  Maker& place = packed ? plain : maker;
   const int64_t columns = is_packed(dtype) ? k + k % 2 : k;  // rows of packed dtypes are whole bytes
   const auto tensor = [&](Maker& to, const std::string& tensor_name, DType type, int64_t rows, int64_t last, Fill fill) {
     return stacked ? to.input(tensor_name.c_str(), type, {experts, rows, last}, fill)
                    : to.input(tensor_name.c_str(), type, {rows, last}, fill);
   };
+  const auto codes = [&](Maker& to) {
+    View rows = tensor(to, name, dtype, n, columns, Fill::code);
+    rows.shape[rank - 1] = k;
+    return rows;
+  };
+  const auto block_scale = [&](Maker& to) {
+    return grown(tensor(to, name + "_scale", block_scale_dtype(dtype, quant), blocks_of(n, block_rows(quant)), blocks_of(k, block_k(quant)),
+                        Fill::scale),
+                 quant == Quant::per_1x16 ? 100 : size);
+  };
   CodedWeights out;
-  View rows = tensor(place, name, dtype, n, columns, Fill::code);
-  rows.shape[rank - 1] = k;
-  out.weights = rows;
-  View scale;
-  if (blocks) {
-    scale = tensor(place, name + "_scale", block_scale_dtype(dtype, quant), blocks_of(n, block_rows(quant)), blocks_of(k, block_k(quant)),
-                   Fill::scale);
-    grown(scale, quant == Quant::per_1x16 ? 100 : size);
-  } else {
+  if (!blocks) {
     const int64_t extent = quant == Quant::per_tensor ? 1 : n;
-    scale = stacked ? maker.input((name + "_scale").c_str(), DType::f32, {experts, extent}, Fill::scale)
-                    : maker.input((name + "_scale").c_str(), DType::f32, {extent}, Fill::scale);
-    grown(scale, size);
+    out.scale = grown(stacked ? maker.input((name + "_scale").c_str(), DType::f32, {experts, extent}, Fill::scale)
+                              : maker.input((name + "_scale").c_str(), DType::f32, {extent}, Fill::scale),
+                      size);
   }
   if (quant == Quant::per_1x16)
     out.global_scale = grown(maker.input((name + "_global_scale").c_str(), DType::f32, {experts}, Fill::scale), size);
-  if (!packed || !blocks) out.scale = scale;
-  if (!packed) return out;
-  PackArgs pack{.weights = rows, .gate = gate};
-  if (blocks) pack.quant = quant, pack.scale = scale;
-  out.weights = pack_weights(pack, maker.raw(name.c_str(), packed_bytes(pack)));
+  if (!packed) {
+    out.weights = codes(maker);
+    if (blocks) out.scale = block_scale(maker);
+    return out;
+  }
+  const std::string key = str(name, " ", logical, " ", quant, " gate ", static_cast<int>(gate));
+  out.weights = maker.shared(key, [&] {
+    // The plain weights of packed ones live only here: a layer of some GB need not be held twice.
+    Maker plain({.seed = maker.options().seed});
+    PackArgs pack{.weights = codes(plain), .gate = gate};
+    if (blocks) pack.quant = quant, pack.scale = block_scale(plain);
+    return pack_weights(pack, maker.raw(name.c_str(), packed_bytes(pack)));
+  });
   return out;
 }
 
