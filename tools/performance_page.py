@@ -107,6 +107,16 @@ def scored(cases):
     return lines
 
 
+def guessed(cases):
+    """Problems without their own row, from `eitri tune regret`."""
+    shared, said = intro([c["problem"] for c in cases])
+    lines = [said + " Regret: the time of what the rows around the problem choose over that of the best candidate, less 1.", "",
+             "| problem | chosen | best | regret | of the default |", "|---|---|---|---|---|"]
+    for c in cases:
+        lines.append(f"| {short(c['problem'], shared)} | {c['chosen']} | {c['best']} | {100 * c['regret']:.1f} % | {100 * c['default_regret']:.1f} % |")
+    return lines
+
+
 def raced(cases):
     """Rows of a table against each other, and against what the cost models expect."""
     shared, said = intro([c["case"] for c in cases])
@@ -142,6 +152,10 @@ def run_lines(run):
         return prebuilt(first)
     if "default_us" in first:
         return tuned(cases)
+    if "chosen" in first:
+        means = run["summary"]
+        return [*guessed(cases), "", f"Means: regret {100 * means['mean']:.2f} % ({100 * means['beyond_noise_mean']:.2f} % beyond noise), "
+                f"of the default {100 * means['default_mean']:.2f} %."]
     if "regret_tuned" in first:
         left = f" {run['left_out']} problems were left out for time." if run["left_out"] else ""
         means = run["summary"]
