@@ -13,10 +13,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Times of one candidate over the control's, one a round.
 struct Track {
   std::vector<double> logs;
+  double least_us = kInfinity;
   bool failed = false, dropped = false;
   double score() const { return logs.empty() ? kInfinity : median(logs); }
   double interval() const { return interval_of(logs); }
-  double least() const { return logs.empty() ? kInfinity : *std::ranges::min_element(logs); }
+  double least_log() const { return logs.empty() ? kInfinity : *std::ranges::min_element(logs); }
 };
 
 class Race {
@@ -53,6 +54,8 @@ class Race {
       stopped_ = true;
       return;
     }
+    for (size_t k = 0; k < order.size(); ++k)
+      if (us[k] > 0) tracks_[order[k]].least_us = std::min(tracks_[order[k]].least_us, us[k]);
     const double drift = std::log(us.back() / us.front());
     for (size_t k = 1; k + 1 < order.size(); ++k)
       if (!(us[k] > 0)) tracks_[order[k]].failed = true;
@@ -114,9 +117,9 @@ class Race {
       if (options_.give_up > 0) return;
       double least = kInfinity;
       for (size_t i = 0; i < tracks_.size(); ++i)
-        if (runs(i)) least = std::min(least, tracks_[i].least());
+        if (runs(i)) least = std::min(least, tracks_[i].least_log());
       for (size_t i = 0; i < tracks_.size(); ++i)
-        if (i != control_ && runs(i)) tracks_[i].dropped = tracks_[i].least() > least + std::log(options_.far);
+        if (i != control_ && runs(i)) tracks_[i].dropped = tracks_[i].least_log() > least + std::log(options_.far);
       return;
     }
     const double bar = tracks_[best].score() + tracks_[best].interval();
@@ -151,6 +154,7 @@ class Race {
            .score = track.score(),
            .interval = track.interval(),
            .us = result_.control_us * std::exp(track.score()),
+           .least_us = track.least_us,
            .rounds = static_cast<int>(track.logs.size()),
            .ahead = static_cast<int>(std::ranges::count_if(track.logs, [&](double l) { return l <= std::log(1 - options_.min_gain); })),
            .failed = track.failed || track.logs.empty()});

@@ -35,6 +35,7 @@ struct Standing {
   double score = 0;     // median log(time / control); -inf .. inf
   double interval = 0;  // half width: twice the standard error of the median, by the MAD
   double us = 0;        // control's median time * exp(score)
+  double least_us = 0;  // of all its samples, those of rounds that were thrown away too
   int rounds = 0;
   int ahead = 0;        // rounds in which it saved at least min_gain over the control
   bool failed = false;  // it gave no time; never wins

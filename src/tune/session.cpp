@@ -367,7 +367,13 @@ void Session::time_all() {
   };
   const size_t winner = out_.confirmed ? best_of(last) : finalists.front();
   const Standing won = standing(winner);
-  const bool gains = winner != control && !won.failed && (out_.confirmed ? -won.score >= enough && is_sure(won) : is_clear(winner));
+  // Where others have the cores, some candidates suffer more than others, round after round: a gain shows in the least times as well, or there
+  // is none.
+  const Standing beside = standing(control);
+  const bool is_calm = !out_.noisy && out_.control_us < 1.5 * beside.least_us;
+  const bool shows = is_calm || won.least_us < beside.least_us;
+  const bool gains =
+      winner != control && !won.failed && shows && (out_.confirmed ? -won.score >= enough && is_sure(won) : is_clear(winner));
   finish(gains || (out_.control_is_wrong && !won.failed) ? winner : control, finalists, first, standing);
 }
 
@@ -511,7 +517,9 @@ void Session::finish(size_t adopted, const std::vector<size_t>& finalists, const
   std::vector<TunedRow> rows;
   for (const size_t i : order) {
     const Standing s = standing(i);
-    const double spread = std::isfinite(s.interval) ? s.us * s.interval : 0;
+    // The default is what the others are measured by: its own is the noise.
+    const double interval = i == choices_.control ? out_.noise : s.interval;
+    const double spread = s.us * (std::isfinite(interval) ? std::min(interval, 1.0) : 0);
     rows.push_back({.key = problem_.problem,
                     .units = device_.units,
                     .rank = static_cast<int>(rows.size()) + 1,

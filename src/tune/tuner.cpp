@@ -123,7 +123,8 @@ Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
   }
   const bool skips_known = !options_.again && options_.score_rounds == 0;  // what is known already
   const JournalRecord* const known = journal_.find(problem.op, std::string(device_.arch()), device_.units, problem.problem);
-  if (skips_known && known != nullptr && known->revisions == Session::revisions_of(choices)) {
+  const auto in_file = row_of(problem);  // throws for a file that rows could not be added to
+  if (skips_known && known != nullptr && in_file && known->revisions == Session::revisions_of(choices)) {
     return {.problem = problem,
             .status = TuneStatus::known,
             .why = str("tuned on ", known->date),
@@ -132,7 +133,6 @@ Outcome Tuner::tune_now(const TuneProblem& problem, const TunedOp& op) {
             .us = known->us,
             .control_us = known->control_us};
   }
-  const auto in_file = row_of(problem);  // throws for a file that rows could not be added to
   if (const auto row = skips_known && known == nullptr ? fresh(in_file, choices) : std::nullopt) {
     return {.problem = problem,
             .status = TuneStatus::known,

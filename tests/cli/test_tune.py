@@ -61,6 +61,24 @@ def test_a_tuned_problem_is_used_by_calls_from_the_same_folder(tmp_path):
     assert (tmp_path / "merged" / file.name).read_text() == file.read_text()
 
 
+def test_merging_a_folder_passes_over_what_is_no_tuned_file(tmp_path):
+    tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--out", "rows")
+    (tmp_path / "rows" / "misses").mkdir()
+    (tmp_path / "rows" / "misses" / "misses.csv").write_text("op,arch,units,kernel,calls,us,problem\n")
+    code, out, err = tune(tmp_path, "merge", "rows", "--out", "merged", "--json")
+    assert (code, json.loads(out)[0]["rows"] > 0, "misses.csv is no tuned file" in err) == (0, True, True), (out, err)
+    assert tune(tmp_path, "merge", "rows/misses/misses.csv", "--out", "merged")[0] == 2
+
+
+def test_a_journal_does_not_hide_that_rows_are_gone(tmp_path):
+    tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--out", "rows")
+    [file] = (tmp_path / "rows").glob("gemm.*.csv")
+    assert json.loads(tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--out", "rows", "--json")[1])["problems"][0]["status"] == "known"
+    file.unlink()
+    assert json.loads(tune(tmp_path, "gemm", "--problem", "m=3,n=64,k=64", "--out", "rows", "--json")[1])["problems"][0]["status"] != "known"
+    assert file.exists()
+
+
 def test_shapes_of_the_peer_are_understood_and_shards_part_them(tmp_path):
     shapes = tmp_path / "untuned.csv"
     shapes.write_text("\ufeffM,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle\r\n1,64,128,False,torch.bfloat16,torch.float32,False,False\r\n"
@@ -71,6 +89,13 @@ def test_shapes_of_the_peer_are_understood_and_shards_part_them(tmp_path):
     assert all(p["candidates"] > 1 for p in problems)
     parts = [json.loads(tune(tmp_path, "gemm", "--shapes", shapes, "--shard", f"{i}/2", "--dry-run", "--json")[1]) for i in (1, 2)]
     assert parts == [[problems[0]], [problems[1]]]
+
+    codes = tmp_path / "codes.csv"  # batches, and codes whose scales the file does not name
+    codes.write_text("B,M,N,K,q_dtype_w\n3,2,64,128,torch.float8_e4m3fn\n1,1,64,128,torch.float8_e4m3fn\n")
+    found = json.loads(tune(tmp_path, "gemm", "--shapes", codes, "--budget", "20s", "--out", "codes", "--json")[1])["problems"]
+    assert [p["problem"].split(",n=")[0] for p in found] == ["batch=3,m=2", "batch=1,m=1"]
+    assert [p["problem"].split("a_quant=")[1] for p in found] == ["per_token,b_quant=per_token,b=none", "per_tensor,b_quant=per_token,b=none"]
+    assert all(p["status"] in ("tuned", "default is best") for p in found), found
 
     ladder = tmp_path / "ladder.csv"
     ladder.write_text("n,k\n64,128\n")

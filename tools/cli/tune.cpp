@@ -101,7 +101,7 @@ Problems problems_of(const TuneCommand& command, const Device& device) {
     add(stale);
   }
   out = without_repeats(std::move(out));
-  return command.shard.empty() ? out : shard_of(out, command.shard);
+  return command.shard.empty() ? out : shard_of(out, command.shard, !command.record.empty() || command.all_stale);
 }
 
 int dry_run(const TuneCommand& command, const Problems& problems, const tune::Tuner& tuner) {
@@ -240,13 +240,12 @@ int run(const TuneCommand& command, const Common& common) {
   return report.failed() ? kFailed : kOk;
 }
 
-/// The op and arch in the name of a tuned file, "<op>.<arch>.csv".
-std::pair<std::string, std::string> parts_of_name(const std::filesystem::path& file) {
+/// The op and arch in the name of a tuned file, "<op>.<arch>.csv"; nothing where it is another name.
+std::optional<std::pair<std::string, std::string>> parts_of_name(const std::filesystem::path& file) {
   const std::string name = file.filename().string();
   const size_t first = name.find('.'), last = name.rfind('.');
-  require(first != std::string::npos && last > first && name.substr(last) == ".csv", "tune merge: ", file.string(),
-          " is no tuned file; expected <op>.<arch>.csv");
-  return {name.substr(0, first), name.substr(first + 1, last - first - 1)};
+  if (first == std::string::npos || last <= first || name.substr(last) != ".csv") return std::nullopt;
+  return std::pair{name.substr(0, first), name.substr(first + 1, last - first - 1)};
 }
 
 int merge(const TuneCommand& command) {
@@ -254,12 +253,17 @@ int merge(const TuneCommand& command) {
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> groups;
   for (const std::string& path : command.files) {
     if (!fs::is_directory(path)) {
-      groups[parts_of_name(path)].push_back(path);
+      const auto parts = parts_of_name(path);
+      require(parts.has_value(), "tune merge: ", path, " is no tuned file; expected <op>.<arch>.csv");
+      groups[*parts].push_back(path);
       continue;
     }
-    for (const auto& entry : fs::recursive_directory_iterator(path))
-      if (entry.is_regular_file() && entry.path().extension() == ".csv")
-        groups[parts_of_name(entry.path())].push_back(entry.path().string());
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
+      if (!entry.is_regular_file() || entry.path().extension() != ".csv") continue;
+      // Online tuning keeps its record of misses beside the rows.
+      if (const auto parts = parts_of_name(entry.path())) groups[*parts].push_back(entry.path().string());
+      else fmt::print(stderr, "eitri: tune merge: passed over: {} is no tuned file, <op>.<arch>.csv\n", entry.path().string());
+    }
   }
   require(!groups.empty(), "tune merge: there are no tuned files in what was named");
   all_ops();

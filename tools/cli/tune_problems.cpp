@@ -8,11 +8,13 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "checkpoint/moe_model.h"
 #include "cli/command.h"
 #include "cli/moe.h"
 #include "dispatch/misses.h"
 #include "dispatch/tuned_table.h"
+#include "ops/gemm/gemm.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
 #include "tune/ops.h"
@@ -54,12 +56,12 @@ std::string dtype_of_peer(std::string text) {
 /// The problem field behind a column of a shapes file; "" for one that is passed over.
 std::string field_of_column(const std::string& op, const std::string& column, const std::vector<TunedField>& fields) {
   const std::string name = lower(column);
+  if (op == "gemm" && column == "B") return "batch";  // of the peer; `b` is the dtype of our weights
   for (const TunedField& field : fields)
     if (field.name == name) return field.name;
   if (op != "gemm") return {};
   if (name == "dtype" || name == "q_dtype_w") return "a";
-  if (name == "outdtype") return "c";
-  return name == "b" ? "batch" : "";
+  return name == "outdtype" ? "c" : "";
 }
 
 }  // namespace
@@ -70,7 +72,13 @@ tune::TuneProblem problem_from_text(const std::string& op, const std::string& te
   std::string key;
   for_each_op([&]<Operator Op>() {
     if (op != Op::name) return;
-    const auto problem = parse_problem<typename Op::Problem>(Op::name, text);
+    auto problem = parse_problem<typename Op::Problem>(Op::name, text);
+    // Codes have scales: one for each row and column where nothing else is said, which for a single one is one for the tensor.
+    if constexpr (std::is_same_v<Op, Gemm>)
+      if (problem.a == DType::f8e4m3 && problem.b == DType::none && problem.a_quant == Quant::none && problem.b_quant == Quant::none) {
+        problem.a_quant = problem.m == 1 ? Quant::per_tensor : Quant::per_token;
+        problem.b_quant = problem.n == 1 ? Quant::per_tensor : Quant::per_token;
+      }
     key = key_of(device.is_gpu() ? with_plain_weights(problem, text) : problem);
   });
   return {op, key};
@@ -223,7 +231,7 @@ Problems without_repeats(Problems problems) {
   return out;
 }
 
-Problems shard_of(const Problems& problems, const std::string& shard) {
+Problems shard_of(const Problems& problems, const std::string& shard, bool grows) {
   size_t i = 0, n = 0;
   const char* const begin = shard.data();
   const char* const end = begin + shard.size();
@@ -233,7 +241,10 @@ Problems shard_of(const Problems& problems, const std::string& shard) {
   require(slash && second.ec == std::errc{} && second.ptr == end && i >= 1 && i <= n, "--shard is '", shard,
           "'; expected i/n with i from 1 to n, for example 2/8");
   Problems out;
-  for (size_t k = i - 1; k < problems.size(); k += n) out.push_back(problems[k]);
+  for (size_t k = 0; k < problems.size(); ++k) {
+    const std::string text = str(problems[k].op, " ", problems[k].problem);
+    if ((grows ? hash_bytes(text) : k) % n == i - 1) out.push_back(problems[k]);
+  }
   return out;
 }
 

@@ -29,7 +29,8 @@ std::vector<int64_t> default_ladder(int64_t most);
 
 /// Each problem once, in order.
 Problems without_repeats(Problems problems);
-/// Part i of n (1-based) of the list: every n-th, so that all parts hold small and large ones.
-Problems shard_of(const Problems& problems, const std::string& shard);
+/// Part i of n (1-based) of the list: every n-th, so that all parts hold small and large ones. `grows`: of a list that is another one when the
+/// next part is asked for (a record, stale rows), by what each problem says.
+Problems shard_of(const Problems& problems, const std::string& shard, bool grows);
 
 }  // namespace eitri::cli
