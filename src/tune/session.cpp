@@ -27,8 +27,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 /// A death that says something about the candidate: not one by the time limit, or by whoever kills processes from outside.
 bool is_its_fault(const Answer& answer) {
-  return !answer.death.empty() && !answer.timed_out && answer.death != "was killed by signal 9" &&
-         answer.death != "was killed by signal 15";
+  return !answer.death.empty() && !answer.timed_out && !answer.death.starts_with("was killed by signal 9 ") &&
+         !answer.death.starts_with("was killed by signal 15 ");
 }
 
 }  // namespace

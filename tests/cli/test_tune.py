@@ -97,6 +97,17 @@ def test_shapes_of_the_peer_are_understood_and_shards_part_them(tmp_path):
     assert [p["problem"].split("a_quant=")[1] for p in found] == ["per_token,b_quant=per_token,b=none", "per_tensor,b_quant=per_token,b=none"]
     assert all(p["status"] in ("tuned", "default is best") for p in found), found
 
+    half = tmp_path / "half.csv"
+    half.write_text("M,N,K,bias,dtype,outdtype\n4,64,64,True,torch.float16,torch.float16\n")
+    assert "bias=f16" in json.loads(tune(tmp_path, "gemm", "--shapes", half, "--dry-run", "--json")[1])[0]["problem"]
+    half.write_text("m,n,k\n4,,64\n")
+    code, _, err = tune(tmp_path, "gemm", "--shapes", half, "--dry-run")
+    assert code == 2 and "half.csv:2: n is empty; expected a number" in err
+    block = tmp_path / "block.csv"
+    block.write_text("hidden,inter,experts,top_k\n128,64,8,2\n")
+    [found] = json.loads(tune(tmp_path, "fused_moe", "--shapes", block, "--m", "4", "--budget", "30s", "--json")[1])["problems"]
+    assert "local_experts=8,experts=8," in found["problem"] and found["status"] in ("tuned", "default is best"), found
+
     ladder = tmp_path / "ladder.csv"
     ladder.write_text("n,k\n64,128\n")
     problems = json.loads(tune(tmp_path, "gemm", "--shapes", ladder, "--m", "1,5", "--dry-run", "--json")[1])

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <filesystem>
+#include <ranges>
 #include <sstream>
 
 #include "base/atomic_file.h"
@@ -14,6 +15,7 @@
 #include "cli/moe.h"
 #include "dispatch/misses.h"
 #include "dispatch/tuned_table.h"
+#include "ops/fused_moe/fused_moe.h"
 #include "ops/gemm/gemm.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
@@ -79,6 +81,9 @@ tune::TuneProblem problem_from_text(const std::string& op, const std::string& te
         problem.a_quant = problem.m == 1 ? Quant::per_tensor : Quant::per_token;
         problem.b_quant = problem.n == 1 ? Quant::per_tensor : Quant::per_token;
       }
+    // Without a mask all experts are here.
+    if constexpr (std::is_same_v<Op, FusedMoe>)
+      if (!problem.expert_mask && text.find("local_experts=") == std::string::npos) problem.local_experts = problem.experts;
     key = key_of(device.is_gpu() ? with_plain_weights(problem, text) : problem);
   });
   return {op, key};
@@ -115,15 +120,23 @@ Problems problems_from_csv(const std::string& op, const std::string& path, const
     const std::string where = str(path, ":", number);
     require(cells.size() == columns.size(), where, ": has ", cells.size(), " columns; expected ", columns.size());
     std::string problem;
+    const bool is_f16 = op == "gemm" && std::ranges::any_of(std::views::iota(size_t{0}, cells.size()), [&](size_t i) {
+                          return columns[i] == "a" && dtype_of_peer(cells[i]) == "f16";
+                        });
     for (size_t i = 0; i < cells.size(); ++i) {
-      if (columns[i].empty() || cells[i].empty()) continue;
+      if (columns[i].empty()) continue;
       std::string value = cells[i];
+      // What is not said has its default, but for an extent: one that was forgotten is not 1.
+      static constexpr std::string_view kExtents[] = {"m", "n", "k", "tokens", "hidden", "inter", "experts", "top_k", "rows", "cols"};
+      require(!value.empty() || std::ranges::find(kExtents, columns[i]) == std::end(kExtents), where, ": ", columns[i],
+              " is empty; expected a number");
+      if (value.empty()) continue;
       if (columns[i] == "a" || columns[i] == "c" || columns[i] == "x" || columns[i] == "w" || columns[i] == "out")
         value = dtype_of_peer(value);
       if (columns[i] == "bias" && op == "gemm") {
         value = lower(value);
         if (value == "false" || value == "0") value = "none";
-        if (value == "true" || value == "1") value = "bf16";
+        if (value == "true" || value == "1") value = is_f16 ? "f16" : "bf16";
       }
       problem += str(problem.empty() ? "" : ",", columns[i], "=", value);
     }
