@@ -70,7 +70,7 @@ struct Pruning {
   static constexpr double kDoubtful = 3;  // kernels from here on must show in a call or two that they are no slower than that
 
   // Kernels that take this many times as long as the best are left out; 0: none. Of 160 races in which they ran, no kernel that was expected to
-  // take so long came nearer than 2 times the best, but where no expert of a block has a token (bench/results/tune-*.json).
+  // take so long came nearer than 1.9 times the best, but where no expert of a block has a token (bench/results/tune-*.json).
   double kernels = 4;
   double configs = 1.5;  // from here on a kernel has its guessed config alone: as an alternative for when the best cannot be loaded, and in
                          // case the model is wrong; 0: all have all

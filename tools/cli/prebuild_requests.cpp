@@ -1,5 +1,6 @@
 #include "cli/prebuild_requests.h"
 
+#include "cli/tune_problems.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
 
@@ -56,23 +57,7 @@ void add_model(PrebuildRequests& list, const checkpoint::MoeModel& model) {
                           .score = model.router.score,
                           .renormalize = model.router.renormalize,
                           .bias = model.router.correction_bias});
-    for (const DType w : {bf16, i8}) {
-      list.add<FusedMoe>(with_plain_weights(FusedMoe::Problem{.tokens = tokens,
-                                                              .hidden = model.hidden,
-                                                              .inter = model.inter,
-                                                              .local_experts = model.experts,
-                                                              .experts = model.experts,
-                                                              .top_k = model.top_k,
-                                                              .w = w,
-                                                              .a_quant = w == i8 ? Quant::per_token : Quant::none,
-                                                              .w_quant = w == i8 ? Quant::per_token : Quant::none,
-                                                              .activation = model.activation.kind,
-                                                              .gate = model.gate,
-                                                              .weight_stage = model.weight_stage,
-                                                              .bias1 = model.expert_bias,
-                                                              .bias2 = model.expert_bias,
-                                                              .shared_inter = model.shared_inter}));
-    }
+    for (const DType w : {bf16, i8}) list.add<FusedMoe>(with_plain_weights(block_of(model, tokens, w)));
   }
 }
 

@@ -10,12 +10,10 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "checkpoint/moe_model.h"
 #include "cli/command.h"
 #include "cli/moe.h"
 #include "dispatch/misses.h"
 #include "dispatch/tuned_table.h"
-#include "ops/fused_moe/fused_moe.h"
 #include "ops/gemm/gemm.h"
 #include "ops/ops.h"
 #include "ops/plain_weights.h"
@@ -154,27 +152,31 @@ Problems problems_from_csv(const std::string& op, const std::string& path, const
   return out;
 }
 
+FusedMoe::Problem block_of(const checkpoint::MoeModel& model, int64_t tokens, DType w) {
+  const Quant quant = w == DType::i8 ? Quant::per_token : Quant::none;
+  return {.tokens = tokens,
+          .hidden = model.hidden,
+          .inter = model.inter,
+          .local_experts = model.experts,
+          .experts = model.experts,
+          .top_k = model.top_k,
+          .w = w,
+          .a_quant = quant,
+          .w_quant = quant,
+          .activation = model.activation.kind,
+          .gate = model.gate,
+          .weight_stage = model.weight_stage,
+          .bias1 = model.expert_bias,
+          .bias2 = model.expert_bias,
+          .shared_inter = model.shared_inter};
+}
+
 Problems problems_of_model(const std::string& name, const std::string& weights, const std::vector<int64_t>& tokens, const Device& device) {
   const checkpoint::MoeModel model = checkpoint::find_moe_model(name, model_folders());
   const DType w = dtype_from(weights).value_or(DType::none);
-  const Quant quant = w == DType::i8 ? Quant::per_token : Quant::none;
   Problems blocks, calls;
   for (const int64_t t : tokens) {
-    FusedMoe::Problem problem{.tokens = t,
-                              .hidden = model.hidden,
-                              .inter = model.inter,
-                              .local_experts = model.experts,
-                              .experts = model.experts,
-                              .top_k = model.top_k,
-                              .w = w,
-                              .a_quant = quant,
-                              .w_quant = quant,
-                              .activation = model.activation.kind,
-                              .gate = model.gate,
-                              .weight_stage = model.weight_stage,
-                              .bias1 = model.expert_bias,
-                              .bias2 = model.expert_bias,
-                              .shared_inter = model.shared_inter};
+    FusedMoe::Problem problem = block_of(model, t, w);
     if (device.is_gpu()) problem = with_plain_weights(problem);
     blocks.push_back({FusedMoe::name, key_of(problem)});
   }

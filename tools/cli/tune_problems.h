@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/moe_model.h"
+#include "ops/fused_moe/fused_moe.h"
 #include "tune/tuner.h"
 
 namespace eitri::cli {
@@ -18,6 +20,8 @@ tune::TuneProblem problem_from_text(const std::string& op, const std::string& te
 Problems problems_from_csv(const std::string& op, const std::string& path, const std::vector<int64_t>& ladder, const Device& device);
 /// The MoE blocks of a model for these token counts, and before them the calls that recipes make of them.
 Problems problems_of_model(const std::string& model, const std::string& weights, const std::vector<int64_t>& tokens, const Device& device);
+/// The MoE block of a model, its weights packed as calls on CPUs have them; w: bf16 or i8.
+FusedMoe::Problem block_of(const checkpoint::MoeModel& model, int64_t tokens, DType w);
 /// The misses of this machine, most time first; `skipped` counts those of other machines, `problems` says what cannot be read.
 Problems problems_from_record(const std::string& path, const Device& device, size_t& skipped, std::vector<std::string>& problems);
 /// Whether the row was made with another text of its kernel than there is now, or of one that is no more.
